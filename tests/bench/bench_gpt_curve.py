@@ -75,7 +75,7 @@ def draw(curves, seconds, path):
     """Means of AVERAGE steps, so that windows of other text do not hide the way down."""
     parts = {k: [rows[i:i + AVERAGE] for i in range(0, len(rows), AVERAGE)] for k, rows in curves.items()}
     mean = {k: [(p[-1][0], sum(r[2] for r in p) / len(p)) for p in ps] for k, ps in parts.items()}
-    low = int(min(v for m in mean.values() for _, v in m))
+    low = min(10, int(min(v for m in mean.values() for _, v in m)))
 
     def at(t, v):
         return f"{50 + 560 * t / seconds:.1f},{20 + 300 * (11 - v) / (11 - low):.1f}"
@@ -112,7 +112,9 @@ def main():
         if (options.out / f"{side}.csv").exists():
             with open(options.out / f"{side}.csv") as f:
                 curves[side] = [(float(s), int(n), float(v)) for s, n, v in list(csv.reader(f))[1:]]
-            print(f"{side}: {len(curves[side])} steps, loss {curves[side][0][2]:.4f}, of the last ten {sum(r[2] for r in curves[side][-10:]) / 10:.4f}")
+            print(f"{side}: {len(curves[side])} steps, loss {curves[side][0][2]:.4f}, of the last ten {sum(r[2] for r in curves[side][-10:]) / len(curves[side][-10:]):.4f}")
+    for n in range(50, min(map(len, curves.values()), default=0) + 1, 50):
+        print(f"steps {n - 9} to {n}: " + ", ".join(f"{side} {sum(r[2] for r in rows[n - 10:n]) / 10:.4f} at {rows[n - 1][0]:.0f} s" for side, rows in curves.items()))
     draw(curves, options.seconds, options.out / "curve.svg")
 
 

@@ -124,6 +124,8 @@ static int choose_tokens(struct train_config *c, const struct meta_shape *was, c
 {
     c->length = c->sequence_length ? (int)c->sequence_length : was->length ? was->length : facts->length;
     c->vocabulary = facts->vocabulary ? facts->vocabulary : c->num_labels ? (int)c->num_labels : was->classes;
+    if (c->vocabulary == 1)
+        return err_set(e, ERR_USAGE, "--arch %s: a vocabulary of 1 (expected at least 2 tokens)", c->arch);
     if (!c->length || c->vocabulary < 2)
         return err_set(e, ERR_USAGE, "%s takes any %s: --%s says which it is", c->arch,
                        c->length ? "vocabulary" : "length", c->length ? "num-labels" : "sequence-length");

@@ -331,35 +331,6 @@ struct ownership_range ownership_clip(const struct ownership *own, int k, size_t
     return (struct ownership_range){from, to, r->kept + (from - r->first)};
 }
 
-/* The first range at or behind element x of the arena that this rank keeps, or saves; empty: there is none. */
-static struct ownership_range range_from(const struct ownership *own, enum ownership_arena a, bool saves, size_t x)
-{
-    for (int k = 0; saves && k < own->npieces; k++) {
-        const struct ownership_range r = own->pieces[k].saved;
-        if (r.end > x && r.end > r.first)
-            return r;
-    }
-    for (int k = 0; !saves && k < own->nowned && ownership_is_cut(own, a); k++)
-        if (own->owned[k].end > x)
-            return own->owned[k];
-    const bool all = !saves && !ownership_is_cut(own, a);
-    return all ? (struct ownership_range){.end = own->n_params} : (struct ownership_range){.first = x, .end = x};
-}
-
-bool ownership_next_run(const struct ownership *own, enum ownership_arena a, const struct param *q, bool saves,
-                        size_t *cursor, struct ownership_run *ret)
-{
-    const size_t end = q->offset + q->count;
-    const struct ownership_range r = range_from(own, a, saves, q->offset + *cursor);
-    const size_t first = max_size(q->offset + *cursor, r.first), last = min_size(end, r.end);
-    if (first >= last)
-        return false;
-    const struct param_run run = param_run_at(q, first - q->offset);
-    *ret = (struct ownership_run){run.whole, ownership_place(own, a, first), min_size(run.n, last - first)};
-    *cursor = first + ret->n - q->offset;
-    return true;
-}
-
 size_t ownership_largest_piece(const struct ownership *own)
 {
     size_t most = 1;

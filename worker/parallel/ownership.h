@@ -49,7 +49,6 @@
 #include "worker/parallel/layout.h"
 
 struct err;
-struct param;
 struct program;
 
 enum { OWNERSHIP_ALIGN = 16 }; /* elements; parameters begin at multiples of it */
@@ -145,20 +144,6 @@ const struct ownership_piece *ownership_bucket(const struct ownership *own, int 
 
 /* Where element i, which this rank keeps, is in its memory of the arena. */
 size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i);
-
-/* Of a parameter, elements that lie side by side both in the whole parameter, row-major as checkpoints hold it, and in
- * what this rank keeps of an arena. */
-struct ownership_run {
-    size_t whole; /* the first one's place in the whole parameter (param_whole_size()) */
-    size_t at;    /* in what is kept of the arena */
-    size_t n;
-};
-/* The next of the runs of q that this rank keeps of an arena, or (saves) of those that it saves: over all ranks, every
- * element of the whole parameter once. *cursor is 0 before the first; `whole` rises from call to call; false: no more.
- * Rank t of a tensor group holds, of a parameter that it splits, layout_part(whole size, tensor, t) of the split
- * dimension. q has role PARAM_TRAIN. */
-bool ownership_next_run(const struct ownership *own, enum ownership_arena a, const struct param *q, bool saves,
-                        size_t *cursor, struct ownership_run *ret);
 
 /* The part of [first, end) that the k-th owned range has; first == end: none. */
 struct ownership_range ownership_clip(const struct ownership *own, int k, size_t first, size_t end);

@@ -202,6 +202,9 @@ static int cut_before(const struct program *p, const char *name, size_t n, const
         return 0;
     }
     list_places(p, places, nplaces, possible, sizeof possible);
+    if (n == 0)
+        return err_set(e, -EINVAL,
+                       "--stage-cut: an empty name (expected layers with commas between them; possible: %s)", possible);
     if (op < 0)
         return err_set(e, -EINVAL, "--stage-cut: %s has no layer '%.*s' (possible: %s)", p->arch, (int)n, name,
                        possible);

@@ -27,7 +27,8 @@
 #include "worker/snapshot/output_folder.h"
 #include "worker/state/choices.h"
 
-#define LEAVE_MS 10000 /* rank 0 may wait so long for others that are about to end */
+enum { DRAWN_AT_ONCE = 1 << 26 }; /* initial values: more take seconds */
+#define LEAVE_MS 10000            /* rank 0 may wait so long for others that are about to end */
 
 static int at_least_one(int64_t n)
 {
@@ -71,6 +72,8 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     s->device->ops->describe(s->device, s->device_text, sizeof s->device_text);
     TRY(session_build_ownership(s, e));
     TRY(check_room(s, &state, e));
+    if (s->leads && program_params(s->program) > DRAWN_AT_ONCE)
+        fprintf(stderr, "initial values: %zu parameters are drawn\n", program_params(s->program));
     const int rc = state_init(&s->state, s->device, s->program, &s->own, &state, e);
     if (rc < 0)
         return rc == -ENOMEM ? err_wrap(e, "parameters, gradients and moments") : rc;

@@ -233,6 +233,13 @@ def test_options_that_do_not_fit_are_refused(train, args, sentence):
     assert p.returncode == 2 and sentence in p.stderr, p.stderr
 
 
+def test_a_vocabulary_of_one_token_is_refused(train, tmp_path):
+    net = tmp_path / "one.net"
+    net.write_text(f"tokens length={LENGTH} vocabulary=1\nembed e out=4\nhead h\n")
+    p = train("--arch", net, "--max-steps", 1)
+    assert p.returncode == 2 and p.stderr == "trainer: --arch one: a vocabulary of 1 (expected at least 2 tokens)\n"
+
+
 def test_widths_and_shards_give_the_same_windows(train, data, tmp_path):
     """The same tokens as one file of u16, as raw u32, and cut into shards of both widths."""
     tokens = np.frombuffer((data / "train.bin").read_bytes()[1024:], "<u2")

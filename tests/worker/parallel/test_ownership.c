@@ -295,62 +295,6 @@ static void a_parameter_is_clipped_to_what_is_owned(void **state)
     each_world(check_clips);
 }
 
-/* Runs of one rank are where its arena says; *times counts how often each element of the model has been in one. */
-static void add_runs(const struct rank *r, enum ownership_arena a, bool saves, int64_t before, const struct param *q,
-                     int *times)
-{
-    struct ownership_run run;
-    size_t cursor = 0, next = 0, n = 0;
-    while (ownership_next_run(&r->own, a, q, saves, &cursor, &run)) {
-        assert_true(run.n > 0 && run.whole >= next);
-        next = run.whole + run.n;
-        n += run.n;
-        for (size_t x = q->offset, k = 0; k < run.n; x++) { /* the element of the arena that is kept there */
-            assert_true(x < q->offset + q->count);
-            if (r->map.id[x] != before + (int64_t)(run.whole + k))
-                continue;
-            assert_int_equal(ownership_place(&r->own, a, x), run.at + k);
-            times[run.whole + k]++;
-            k++;
-        }
-    }
-    if (!saves && !ownership_is_cut(&r->own, a))
-        assert_int_equal(n, q->count);
-}
-
-static void check_runs(const struct world *w, const struct arena_model *m)
-{
-    static const enum ownership_arena arenas[] = {OWNERSHIP_PARAMS, OWNERSHIP_MOMENTS};
-    for (int a = 0; a < 2; a++)
-        for (int stage = 0; stage < w->l.stages; stage++) {
-            int64_t before = stage * arena_model_elements(m);
-            for (int i = 0; i < m->nparams; i++) {
-                const int64_t n = (int64_t)m->params[i].rows * m->params[i].columns;
-                int *saved = calloc((size_t)n, sizeof *saved), *kept = calloc((size_t)n, sizeof *kept);
-                for (int rank = 0; rank < layout_members(&w->l); rank++) {
-                    const struct rank *r = &w->ranks[rank];
-                    if (layout_place(&w->l, rank).stage != stage)
-                        continue;
-                    add_runs(r, arenas[a], true, before, &r->map.params[i], saved);
-                    add_runs(r, arenas[a], false, before, &r->map.params[i], kept);
-                }
-                for (int64_t x = 0; x < n; x++) {
-                    assert_int_equal(saved[x], 1);
-                    assert_true(kept[x] >= 1);
-                }
-                free(saved);
-                free(kept);
-                before += n;
-            }
-        }
-}
-
-static void runs_say_where_each_element_of_a_whole_parameter_is(void **state)
-{
-    (void)state;
-    each_world(check_runs);
-}
-
 /* --- without ZeRO: the buckets */
 
 static void buckets_begin_and_end_small(void **state)
@@ -399,7 +343,6 @@ int main(void)
         cmocka_unit_test(what_is_kept_has_no_holes),
         cmocka_unit_test(gaps_are_what_is_not_updated),
         cmocka_unit_test(a_parameter_is_clipped_to_what_is_owned),
-        cmocka_unit_test(runs_say_where_each_element_of_a_whole_parameter_is),
         cmocka_unit_test(buckets_begin_and_end_small),
         cmocka_unit_test(buckets_that_hold_no_element_are_refused),
     };

@@ -204,7 +204,8 @@ static void impossible_cuts_are_refused(void **state)
                  {"layer2", 3, "3 parts take 2 names"},
                  {"layer2,layer3", 2, "2 parts take 1 names"},
                  {"input", 2, "cannot be cut before 'input'"},
-                 {"", 2, "has no layer ''"}};
+                 {"", 2, "an empty name"},
+                 {"layer2,", 3, "an empty name"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct err e = {0};
         assert_true(stages_cut_at(p, cases[i].names, cases[i].parts, cuts, &e) < 0);
