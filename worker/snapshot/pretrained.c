@@ -165,15 +165,15 @@ static void tell_left_out(const struct slices *s, const struct weights *w, const
         first = n++ ? first : name;
     }
     if (prefix[0] && n == 0)
-        log_info("pretrained", "the names in the file begin with '%s', which is left out", prefix);
+        log_info("pretrained", "the tensors under '%s' are taken", prefix);
     else if (prefix[0])
         log_warn("pretrained",
-                 "the tensors under '%s' are taken; '%s' and %zu others are no part of this model and are left out",
-                 prefix, first, n - 1);
+                 "the tensors under '%s' are taken; no part of this model and left out: %zu, the first is '%s'", prefix,
+                 n, first);
     else if (n == 1)
         log_warn("pretrained", "'%s' is no part of this model and is left out", first);
     else if (n > 1)
-        log_warn("pretrained", "'%s' and %zu others are no part of this model and are left out", first, n - 1);
+        log_warn("pretrained", "no part of this model and left out: %zu, the first is '%s'", n, first);
     if (members)
         log_warn("pretrained", "%zu members of the file's dict are no tensors that can be taken: %s", members, member);
 }

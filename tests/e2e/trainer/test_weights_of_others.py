@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import pickle
+import re
 import struct
 import zipfile
 
@@ -129,6 +130,20 @@ def test_hostile_pickles_get_a_sentence(tmp_path):
         assert says in said and "\x1b" not in said, said
 
 
+def test_a_header_takes_no_more_memory_than_it_has_bytes(tmp_path):
+    header = b'{"a":[' + b"0," * (4 << 20) + b"0]}"
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert "tensor 'a' has no dtype" in convert(tmp_path / "a.safetensors", tmp_path, code=65)
+
+
+def test_words_that_point_elsewhere(tmp_path):
+    pth(tmp_path / "checkpoint.pth.tar", model())
+    p = run(TRAINER, "--evaluate", tmp_path / "checkpoint.pth.tar", "--test-data", tmp_path)
+    assert p.returncode == 2 and "neither a step-N folder nor a folder of them; --pretrained takes files of weights" in p.stderr, p.stderr
+    zero = re.search(r"--zero N(.*?)--", run(TRAINER, "--help").stdout, re.S)[1]
+    assert "of parameters" in zero and "(cpu, ref)" not in zero  # cuda, too: docs/design/decisions/0027
+
+
 def shards(folder, weight_map, **files):
     folder.mkdir(exist_ok=True)
     for name, tensors in files.items():
@@ -179,7 +194,7 @@ def test_what_stands_before_most_of_the_models_names_is_left_out(trained, tmp_pa
         where = tmp_path / prefix
         where.mkdir()
         said = begun(trained, where, {prefix + k: v for k, v in weights.items()} | {"queue": W, "model_head.x": W})
-        assert f"the tensors under '{prefix}' are taken; 'queue' and 1 others are no part of this model and are left out" in said, said
+        assert f"the tensors under '{prefix}' are taken; no part of this model and left out: 2, the first is 'queue'" in said, said
         got = load(newest(where / "ck") / "model.safetensors")
         assert all(np.array_equal(got[k], weights[k]) for k in weights if "running" not in k and "num_batches" not in k)
     two = {who + k: v for who in ("student.", "teacher.") for k, v in weights.items()}
