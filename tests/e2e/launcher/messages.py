@@ -7,7 +7,7 @@ from crun_run import REPO
 ROOMS = ("common", "launcher", "rendezvousd", "worker")
 # What makes or prints a message; test_explain.py looks for others. Not here: the findings of crun doctor, which has a remedy beside each, and what
 # is written at level info or debug.
-MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fail|net_fail|machine_bad|client_give_up_|client_fail_|client_fence_|client_turn_away_|client_text_|tcp_trouble|gate_refused|complain|say|warn|tell|"
+MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fail|net_fail|damaged_fail|cut_fail|machine_bad|client_give_up_|client_fail_|client_fence_|client_turn_away_|client_text_|tcp_trouble|gate_refused|complain|say|warn|tell|"
           "lose|remote_print_line|fail|die|console_try|reply_error|personality_warn|streams_print|http_refuse|protocol_error|header|corrupt|"
          "give_up_unbegun|lose_malformed|opened|write_note|err_start|usage_error|ssl_error|file_error|jpeg_errors_raise|png_error|journal_say|fputs|"
          "GlooError|GLOO_THROW|GLOO_THROW_INVALID_OPERATION_EXCEPTION")
