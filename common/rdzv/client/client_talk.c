@@ -446,7 +446,7 @@ static void on_refused(struct client *c, const struct client_asked *a, const str
         client_turn_away_(c, r->text, now);
     } else if (c->mode == CLIENT_JOINING) {
         client_give_up_(c, r->text, now);
-    } else if (v == NOJOB) {
+    } else if (v == NOJOB || (v == REFUSED && c->left[0])) {
         lost_memory(c, now);
     } else if (v == FENCED || v == REFUSED) {
         client_fence_(c, r->text, now);

@@ -220,8 +220,6 @@ const struct explain_message explain_crun[] = {
      "nothing: no restart is used up"},
     {"*the nodes of the job change*\nnode '*' leaves*",
      "a node comes or leaves: the workers save, and start again with other ranks", "nothing: no restart is used up"},
-    {"the job was ended by *", "whoever stopped the crun that hosts the job waited no longer",
-     "one Ctrl-C leaves the workers their grace"},
     {"--rdzv-id*", "jobs that share a rendezvous are distinguished by their id",
      "--rdzv-id NAME, different for each job"},
     {"--logs-specs *", "torchrun's plug-ins are Python objects", "leave it out; --log-layout, --redirects, --tee"},
@@ -272,9 +270,7 @@ const struct explain_message explain_crun[] = {
     {"the hosts of a job are its own", "crun doctor takes the hosts of a job from the job",
      "leave -H and --hostfile out"},
     /* --- while it runs */
-    {"the host * of job '*' is lost", "of a list of hosts, the one that the job was at cannot be reached",
-     "nothing: the nodes go on at another one, and one restart is used up"},
-    {"has lost its memory of job\ndid not know this job (instance\n"
+    {"the host * of job '*' is lost\nhas lost its memory of job\ndid not know this job (instance\n"
      "comes from instance",
      "the rendezvous was restarted, or another crun hosts",
      "nothing: the job goes on, one restart is used up; --state-dir of rendezvousd keeps jobs"},
@@ -300,7 +296,7 @@ const struct explain_message explain_crun[] = {
      "read its log file, which has all of them; --log-rate 0 has no limit"},
     {"joining: ", "the job waits for nodes; the line says how many are there, who is missing, and when it gives up",
      "start the missing nodes; --rdzv-conf join_timeout=30m"},
-    {"the workers here stop as well\nthe workers here were ended",
+    {"the workers here stop as well\nthe workers here were ended\nthe workers here are killed",
      "another node failed or left, so this one stops, too",
      "read what that node said; the report of group rank 0 has the cause"},
     {"did not let go of the broken round", "held workers did not reach the end of their step in time",
