@@ -1,14 +1,13 @@
-/* What threads of the output process do beside the workers' output: consoles and a standard input that are files,
- * shared folders of a rendezvous. */
-#include "launcher/output/process/output_process_internal.h"
+/* The threads for standard streams that are files, and for shared folders (apart_jobs.h). */
+#include "launcher/output/process/apart_jobs.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <stddef.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/rdzv/homes/home_process.h"
 #include "launcher/base/fd_room.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/guardian.h"
@@ -17,86 +16,111 @@
 
 #define END_MS 100 /* for a thread that nothing holds */
 
+struct apart_jobs {
+    const struct guardian_output *g;
+    struct home_threads homes;
+    struct watch *home, *input; /* NULL: nobody asks any more; standard input is no file, or at its end */
+    int input_fd;               /* eventfd of stdin_file_start() */
+    int consoles;               /* threads that write files as consoles */
+    int silent_fd, gone_fd;     /* console_files_start() */
+    bool is_silent;             /* GUARDIAN_SILENT has come */
+};
+
 static void on_home(void *arg)
 {
-    struct process *p = arg;
-    if (home_threads_take(&p->homes, p->g->home_fd))
+    struct apart_jobs *a = arg;
+    if (home_threads_take(&a->homes, a->g->home_fd))
         return;
-    watch_close(p->home);
-    p->home = NULL;
+    watch_close(a->home);
+    a->home = NULL;
 }
 
 /* Closed here and by the guardian, or the pipe would not be at its end. */
 static void on_input(void *arg)
 {
-    struct process *p = arg;
+    struct apart_jobs *a = arg;
     eventfd_t said = 1;
-    eventfd_read(p->input_fd, &said);
-    watch_close(p->input);
-    p->input = NULL;
-    close(p->g->input_fd);
-    guardian_input_is_done(p->g, (int)said - 1);
+    eventfd_read(a->input_fd, &said);
+    watch_close(a->input);
+    a->input = NULL;
+    close(a->g->input_fd);
+    guardian_input_is_done(a->g, (int)said - 1);
 }
 
-static int start_input(struct process *p)
+static int watch(struct apart_jobs *a, uv_loop_t *loop, struct watch **ret, int fd, void (*ready)(void *arg))
 {
-    p->input_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (p->input_fd < 0)
+    TRY(watch_open(ret, loop, fd, UV_READABLE, ready, a, NULL));
+    watch_set(*ret, true);
+    return 0;
+}
+
+static int start_input(struct apart_jobs *a, uv_loop_t *loop)
+{
+    a->input_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (a->input_fd < 0)
         return -errno;
-    TRY(process_watch(p, &p->input, p->input_fd, on_input));
-    return stdin_file_start(p->g->input_fd, p->input_fd);
+    TRY(watch(a, loop, &a->input, a->input_fd, on_input));
+    return stdin_file_start(a->g->input_fd, a->input_fd);
 }
 
-int process_start_apart(struct process *p)
+int apart_jobs_start(struct apart_jobs **ret, uv_loop_t *loop, const struct guardian_output *g)
 {
-    const struct guardian_output *g = p->g;
+    static struct apart_jobs jobs; /* which threads see to their end */
+    struct apart_jobs *a = *ret = &jobs;
+    a->g = g;
     fd_room_make();
-    TRY(home_threads_open(&p->homes, home_serve_folder));
+    TRY(home_threads_open(&a->homes, home_serve_folder));
     if (g->home_fd >= 0)
-        TRY(process_watch(p, &p->home, g->home_fd, on_home));
-    p->silent_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    p->gone_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (p->silent_fd < 0 || p->gone_fd < 0)
+        TRY(watch(a, loop, &a->home, g->home_fd, on_home));
+    a->silent_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    a->gone_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (a->silent_fd < 0 || a->gone_fd < 0)
         return -errno;
-    p->consoles = console_files_start(g->console, p->silent_fd, p->gone_fd);
-    return p->consoles < 0 ? p->consoles : g->input_fd >= 0 ? start_input(p) : 0;
+    a->consoles = console_files_start(g->console, a->silent_fd, a->gone_fd);
+    return a->consoles < 0 ? a->consoles : g->input_fd >= 0 ? start_input(a, loop) : 0;
+}
+
+void apart_jobs_take_word(struct apart_jobs *a, char word)
+{
+    a->is_silent = a->is_silent || word == GUARDIAN_SILENT;
 }
 
 /* Whoever waits for the agent or a worker, which are gone, ends at once; whoever waits for a disk may not. */
-static bool have_ended(struct process *p)
+static bool have_ended(struct apart_jobs *a)
 {
-    struct pollfd input = {.fd = p->input_fd, .events = POLLIN}, home = {.fd = p->homes.gone_fd, .events = POLLIN};
+    struct pollfd input = {.fd = a->input_fd, .events = POLLIN}, home = {.fd = a->homes.gone_fd, .events = POLLIN};
     eventfd_t n;
-    if (p->input && poll(&input, 1, END_MS) == 0)
+    if (a->input && poll(&input, 1, END_MS) == 0)
         return false;
-    while (atomic_load(&p->homes.n) > 0 && poll(&home, 1, END_MS) > 0)
-        eventfd_read(p->homes.gone_fd, &n);
-    return atomic_load(&p->homes.n) == 0 && file_threads_are_idle();
+    while (atomic_load(&a->homes.n) > 0 && poll(&home, 1, END_MS) > 0)
+        eventfd_read(a->homes.gone_fd, &n);
+    return atomic_load(&a->homes.n) == 0 && file_threads_are_idle();
 }
 
-bool process_stays(struct process *p)
+bool apart_jobs_stay(struct apart_jobs *a)
 {
-    return p->consoles > 0 && have_ended(p);
+    return a->consoles > 0 && have_ended(a);
 }
 
 /* Without the guardian the pipes are at their end once all who write are gone. */
-void process_end_consoles(struct process *p, bool stays)
+void apart_jobs_end(struct apart_jobs *a, bool guardian_is_gone, bool stays)
 {
-    p->is_silent = p->is_silent || !stays;
-    struct pollfd fds[] = {{.fd = p->gone_fd, .events = POLLIN}, {.fd = p->g->guardian_fd, .events = POLLIN}};
-    while (p->consoles > 0) {
+    struct pollfd fds[] = {{.fd = a->gone_fd, .events = POLLIN},
+                           {.fd = guardian_is_gone ? -1 : a->g->guardian_fd, .events = POLLIN}};
+    a->is_silent = a->is_silent || !stays;
+    while (a->consoles > 0) {
         eventfd_t gone = 0;
         char word = 0;
-        if (p->is_silent)
-            eventfd_write(p->silent_fd, 1);
-        poll(fds, p->is_silent || !p->guardian ? 1 : 2, -1);
-        if (fds[0].revents && eventfd_read(p->gone_fd, &gone) == 0)
-            p->consoles -= (int)gone;
+        if (a->is_silent)
+            eventfd_write(a->silent_fd, 1);
+        poll(fds, a->is_silent ? 1 : 2, -1);
+        if (fds[0].revents && eventfd_read(a->gone_fd, &gone) == 0)
+            a->consoles -= (int)gone;
         if (!fds[1].revents)
             continue;
-        if (read(p->g->guardian_fd, &word, 1) <= 0)
-            p->guardian = NULL;
-        p->is_silent = word == GUARDIAN_SILENT;
+        if (read(a->g->guardian_fd, &word, 1) <= 0)
+            fds[1].fd = -1;
+        apart_jobs_take_word(a, word);
         fds[1].revents = 0;
     }
 }

@@ -1,7 +1,10 @@
-/* The loop of the output process: what the agent asks for, and who is gone (output_process.h). */
+/* The loop of the output process: what the agent asks for, who is gone, and the end (output_process.h). */
 #include "launcher/output/process/output_process.h"
 
+#include <errno.h>
 #include <malloc.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 #include <uv.h>
@@ -14,15 +17,214 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/output_wire.h"
+#include "launcher/output/process/apart_jobs.h"
 #include "launcher/output/process/chores.h"
 #include "launcher/output/process/event_file.h"
-#include "launcher/output/process/output_process_internal.h"
+#include "launcher/output/process/file_thread.h"
 #include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/streams.h"
+#include "launcher/output/sink.h"
 #include "launcher/stdio/console.h"
 
-void process_tell(struct process *p, enum output_word word, uint64_t round, int64_t number, int n, const void *body,
-                  size_t bytes)
+enum phase {
+    SERVING,
+    ENDING, /* the guardian or the agent is gone: until the pipes are at end-of-file, or ends_at */
+    FILES,  /* nothing more comes: files first, as they have something to say */
+    CONSOLES,
+    FLUSHED
+};
+
+struct process {
+    const struct guardian_output *g;
+    struct output_page *page;
+    uv_loop_t loop;
+    struct output_out out;
+    struct watch *agent, *guardian; /* NULL: gone */
+    struct streams *streams;        /* NULL: nothing is known yet */
+    struct output_setup setup;
+    struct chores *chores;     /* likewise */
+    struct event_file *events; /* NULL: none */
+    enum phase phase;
+    bool drops;          /* a console that does not take it at once has lost */
+    int64_t still_ms;    /* for a disk that does not move */
+    uv_timer_t deadline; /* of the phase */
+    bool goes_on, ends;
+    struct apart_jobs *apart;
+    struct output_message setup_message; /* its strings are borrowed */
+    struct output_message message;
+};
+
+static void process_tell(struct process *p, enum output_word word, uint64_t round, int64_t number, int n,
+                         const void *body, size_t bytes);
+static int process_watch(struct process *p, struct watch **ret, int fd, void (*ready)(void *arg));
+static void process_go_on(struct process *p);
+
+static void on_deadline(uv_timer_t *t)
+{
+    struct process *p = t->data;
+    if (p->phase == CONSOLES)
+        p->drops = true;
+    process_go_on(p);
+}
+
+/* in this phase */
+static void process_wait_at_most(struct process *p, int64_t ms)
+{
+    uv_timer_start(&p->deadline, on_deadline, ms > 0 ? (uint64_t)ms : 1, 0);
+}
+
+/* The guardian or the agent is gone without having announced that nothing more comes. */
+static void process_begin_end(struct process *p, int64_t ms)
+{
+    if (p->phase > ENDING)
+        return;
+    p->still_ms = OUTPUT_LAST_MS;
+    p->phase = ENDING;
+    process_wait_at_most(p, ms);
+}
+
+/* A disk may move while it is slow: then it is waited for. */
+static bool has_files_to_wait_for(struct process *p)
+{
+    if (!p->streams)
+        return false;
+    struct file_thread *threads[] = {streams_files(p->streams), chores_thread(p->chores),
+                                     p->events ? event_file_thread(p->events) : NULL};
+    int64_t longest = 0;
+    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+        if (!threads[i] || file_thread_is_idle(threads[i]))
+            continue;
+        const int64_t left = p->still_ms - file_thread_still_ms(threads[i]);
+        longest = left > longest ? left : longest;
+    }
+    if (longest > 0)
+        process_wait_at_most(p, longest);
+    return longest > 0;
+}
+
+static void print_lost(struct process *p)
+{
+    struct file_thread *files = streams_files(p->streams);
+    const struct amount held = queued_files_waiting(files);
+    const uint64_t lost = queued_files_lost(files);
+    char at[256];
+    if (lost > 0)
+        streams_print(p->streams, "%llu bytes of the workers' output are missing in the log files",
+                      (unsigned long long)lost);
+    if (held.bytes > 0)
+        streams_print(p->streams,
+                      "%llu lines (%llu bytes) of the workers' output are held by a disk that does not answer (%s): "
+                      "what it does not take until crun is gone is lost",
+                      (unsigned long long)held.lines, (unsigned long long)held.bytes,
+                      file_thread_at(files, at, sizeof at));
+    if (p->events && event_file_waiting(p->events) > 0)
+        streams_print(p->streams,
+                      "%llu lines of the event log are held by a disk that does not answer (%s): what it does not "
+                      "take until crun is gone is lost",
+                      (unsigned long long)event_file_waiting(p->events), p->setup.event_log);
+}
+
+static bool has_consoles_to_wait_for(struct process *p)
+{
+    for (int i = 0; i < 2; i++) {
+        struct sink *s = log_console_sink(streams_console(p->streams), i);
+        if (s && !s->error && s->queue.len > s->written && !p->drops)
+            return true;
+    }
+    return false;
+}
+
+static const char *reason_of_loss(int error)
+{
+    return error == EINTR       ? "it was not read, and the job was stopped"
+           : error == ETIMEDOUT ? "it was not read"
+                                : strerror(error);
+}
+
+static void tell_dropped(struct process *p)
+{
+    static const int at_once[2] = {-1, -1};
+    for (int i = 0; i < 2; i++) {
+        struct sink *s = log_console_sink(streams_console(p->streams), i);
+        if (!s)
+            continue;
+        sink_flush(s, 0, at_once);
+        if (p->drops && s->error == ETIMEDOUT)
+            s->error = EINTR;
+        if (s->dropped > 0 && s->error != EPIPE) /* `crun ... | head` is no news */
+            console_try("crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
+                        i == 0 ? "stdout" : "stderr", reason_of_loss(s->error));
+    }
+}
+
+/* Nothing more comes; still_ms: for a disk that does not move. */
+static void process_begin_flush(struct process *p, int64_t still_ms)
+{
+    if (p->phase >= FILES)
+        return;
+    if (p->streams && streams_round(p->streams))
+        streams_end_round(p->streams);
+    p->still_ms = still_ms;
+    p->phase = FILES;
+}
+
+/* Pipes are read to their end, or that takes too long. */
+static bool is_read(struct process *p)
+{
+    return !p->streams || streams_at_end(p->streams) || !uv_is_active((uv_handle_t *)&p->deadline);
+}
+
+static void end_files(struct process *p)
+{
+    if (has_files_to_wait_for(p))
+        return;
+    uv_timer_stop(&p->deadline);
+    chores_end(p->chores); /* beside what comes now: the agent need not wait for it */
+    print_lost(p);
+    p->phase = CONSOLES;
+    if (!p->agent)
+        process_wait_at_most(p, OUTPUT_LAST_MS);
+}
+
+static void end_consoles(struct process *p)
+{
+    log_console_kick(streams_console(p->streams));
+    if (has_consoles_to_wait_for(p))
+        return;
+    uv_timer_stop(&p->deadline);
+    tell_dropped(p);
+    p->phase = FLUSHED;
+    process_tell(p, OUTPUT_FLUSHED, 0, 0, 0, NULL, 0);
+}
+
+/* From phase to phase, as far as it goes now. What it does may call it again. */
+static void process_go_on(struct process *p)
+{
+    if (p->goes_on)
+        return;
+    p->goes_on = true;
+    if (p->phase == ENDING && is_read(p))
+        process_begin_flush(p, OUTPUT_LAST_MS);
+    if (p->phase >= FILES && !p->streams)
+        p->phase = FLUSHED;
+    if (p->phase == FILES)
+        end_files(p);
+    if (p->phase == CONSOLES)
+        end_consoles(p);
+    p->ends = p->phase == FLUSHED && !p->agent && !has_files_to_wait_for(p);
+    p->goes_on = false;
+}
+
+/* what they do not take at once */
+static void process_drop_consoles(struct process *p)
+{
+    p->drops = true;
+    p->still_ms = OUTPUT_LAST_MS;
+    process_go_on(p);
+}
+
+static void process_tell(struct process *p, enum output_word word, uint64_t round, int64_t number, int n,
+                         const void *body, size_t bytes)
 {
     const struct output_head head = {.word = word, .n = n, .number = number, .round = round, .pid = getpid()};
     if (output_send(&p->out, &head, body, bytes, NULL, 0) == 0)
@@ -250,7 +452,7 @@ static void on_guardian(void *arg)
     struct process *p = arg;
     char word = 0;
     const bool is_gone = read(p->g->guardian_fd, &word, 1) <= 0;
-    p->is_silent = word == GUARDIAN_SILENT;
+    apart_jobs_take_word(p->apart, word);
     if (is_gone) {
         watch_close(p->guardian);
         p->guardian = NULL;
@@ -269,7 +471,7 @@ static void on_guardian(void *arg)
 
 /* --- life */
 
-int process_watch(struct process *p, struct watch **ret, int fd, void (*ready)(void *arg))
+static int process_watch(struct process *p, struct watch **ret, int fd, void (*ready)(void *arg))
 {
     TRY(watch_open(ret, &p->loop, fd, UV_READABLE, ready, p, NULL));
     watch_set(*ret, true);
@@ -300,7 +502,7 @@ int output_process_run(const struct guardian_output *g)
         uv_timer_init(&p->loop, &p->deadline) < 0 || process_watch(p, &p->agent, g->agent_fd, on_agent) < 0 ||
         process_watch(p, &p->guardian, g->guardian_fd, on_guardian) < 0)
         return 1;
-    const int rc = process_start_apart(p);
+    const int rc = apart_jobs_start(&p->apart, &p->loop, g);
     if (rc < 0) {
         err_start(&e, -rc, "its output process cannot start a thread");
         console_try("crun: %s\n", e.text);
@@ -314,12 +516,12 @@ int output_process_run(const struct guardian_output *g)
         if (p->phase == ENDING)
             process_go_on(p);
     }
-    const bool stays = process_stays(p);
+    const bool stays = apart_jobs_stay(p->apart);
     if (stays)
         guardian_output_is_done(g, true);
     deputy_stand_in_wait();
     close_consoles(p);
-    process_end_consoles(p, stays);
+    apart_jobs_end(p->apart, !p->guardian, stays);
     if (!stays)
         guardian_output_is_done(g, false);
     return 0;

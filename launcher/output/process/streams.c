@@ -1,28 +1,379 @@
-#include "launcher/output/process/streams_internal.h"
+/* The output of the workers: pipes, lines, what is shown of them, files (streams.h). */
+#include "launcher/output/process/streams.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include <uv.h>
 
 #include "common/base/err.h"
+#include "launcher/base/watch.h"
+#include "launcher/output/lines.h"
 #include "launcher/output/log_conf.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/log_layout.h"
+#include "launcher/output/output_wire.h"
 #include "launcher/output/process/file_thread.h"
+#include "launcher/output/process/partial.h"
 #include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/round_files.h"
 #include "launcher/output/sink.h"
 
-struct stream *streams_stream(struct streams *m, int i)
+struct stream {
+    struct streams *all;
+    struct log_voice voice;
+    bool shown;               /* on the console, by lines */
+    bool live;                /* to our terminal as it comes: from a worker's, or from a worker that is alone */
+    bool held;                /* until its file has room */
+    int fd;                   /* our end of the pipe, -1: none */
+    struct queued_file *file; /* NULL: none */
+    struct lines lines;
+    struct partial partial;  /* of the line without an end, on the console */
+    int64_t look_at;         /* by the loop's clock, -1: nothing of it waits */
+    struct lines_tail *tail; /* NULL: its lines are in no report */
+    struct watch *watch;     /* NULL: closed */
+};
+
+struct source { /* one worker */
+    struct lines_tail tail;
+    struct stream out, err;
+};
+
+struct streams {
+    uv_loop_t *loop;
+    struct streams_options o;
+    struct log_console *console;
+    struct file_thread *files;
+    int root_fd; /* of the log files; their thread's */
+    uint64_t id; /* of the round, 0: none */
+    struct output_round round;
+    struct log_words words[2];       /* of the duplicate filters */
+    struct queued_file *filtered[2]; /* stdout, stderr; NULL: none */
+    struct {
+        uint64_t lost, dropped, left_out;
+    } before; /* what processes before this one counted */
+    bool paused;
+    int n;
+    struct source *sources; /* o.max_workers */
+    uv_timer_t timer;       /* lines without an end */
+    uv_timer_t still;       /* streams that are held */
+    char scratch[64 << 10];
+};
+
+static struct stream *streams_stream(struct streams *m, int i);
+static struct queued_file *streams_create_file(struct streams *m, const char *path);
+static void streams_note_figures(struct streams *m);
+static bool stream_read(struct stream *s);
+static void streams_pause(struct streams *m, bool paused);
+
+/* --- lines without an end */
+
+static void show_partial(struct stream *s)
+{
+    struct partial_text text;
+    int64_t ms = -1;
+    const int64_t now = (int64_t)uv_now(s->all->loop);
+    const struct buf *line = &s->lines.part;
+    if (line->len > 0 && partial_check(&s->partial, line->data, line->len, now, &text, &ms))
+        log_console_line(s->all->console, &s->voice, text.text, text.n);
+    s->look_at = ms < 0 ? -1 : now + ms;
+}
+
+/* What came meanwhile may be the end of the line. */
+static void show_partial_if_due(struct stream *s)
+{
+    if (s->look_at < 0 || s->look_at > (int64_t)uv_now(s->all->loop))
+        return;
+    if (!s->watch || !stream_read(s))
+        show_partial(s);
+}
+
+static void arm(struct streams *m);
+
+static void on_timer(uv_timer_t *t)
+{
+    struct streams *m = t->data;
+    for (int i = 0; i < 2 * m->n; i++)
+        show_partial_if_due(streams_stream(m, i));
+    log_console_kick(m->console);
+    if (log_console_full(m->console))
+        streams_pause(m, true);
+    arm(m);
+}
+
+/* Not while the console is behind: then nothing is read, and a line only seems to stand still. */
+static void arm(struct streams *m)
+{
+    int64_t next = -1;
+    for (int i = 0; i < 2 * m->n && !m->paused; i++) {
+        const struct stream *s = streams_stream(m, i);
+        if (s->look_at >= 0 && (next < 0 || s->look_at < next))
+            next = s->look_at;
+    }
+    const int64_t now = (int64_t)uv_now(m->loop);
+    if (next >= 0)
+        uv_timer_start(&m->timer, on_timer, next > now ? (uint64_t)(next - now) : 1, 0);
+    else
+        uv_timer_stop(&m->timer);
+}
+
+/* so much was read */
+static void stream_grew(struct stream *s, size_t bytes)
+{
+    struct streams *m = s->all;
+    s->look_at = -1;
+    if (!s->shown || s->lines.part.len == 0)
+        return;
+    partial_grew(&s->partial, bytes, (int64_t)uv_now(m->loop));
+    show_partial(s);
+    if (s->look_at >= 0 && !m->paused && !uv_is_active((uv_handle_t *)&m->timer))
+        arm(m);
+}
+
+/* A second anew for each. */
+static void wait_again(struct streams *m)
+{
+    for (int i = 0; i < 2 * m->n; i++) {
+        struct stream *s = streams_stream(m, i);
+        if (s->look_at >= 0)
+            s->look_at = (int64_t)uv_now(m->loop) + PARTIAL_MS;
+    }
+    arm(m);
+}
+
+static void stream_update_watch(struct stream *s)
+{
+    if (s->watch)
+        watch_set(s->watch, !s->held && !((s->shown || s->live) && s->all->paused));
+}
+
+/* Read from the workers whose output is shown, unless a console is behind. */
+static void streams_pause(struct streams *m, bool paused)
+{
+    if (m->paused == paused)
+        return;
+    m->paused = paused;
+    for (int i = 0; i < 2 * m->n; i++)
+        stream_update_watch(streams_stream(m, i));
+    wait_again(m);
+}
+
+/* it may be no longer */
+static void streams_on_drained(void *arg)
+{
+    struct streams *m = arg;
+    if (m->paused && !log_console_full(m->console))
+        streams_pause(m, false);
+    if (m->console)
+        m->o.moved(m->o.arg);
+}
+
+/* --- files that are behind */
+
+static bool is_behind(const struct stream *s)
+{
+    const struct queued_file *filtered = s->all->filtered[s->voice.is_err];
+    return (s->file && queued_file_is_full(s->file)) || (filtered && queued_file_is_full(filtered));
+}
+
+static bool is_still(struct streams *m)
+{
+    return file_thread_still_ms(m->files) >= STREAMS_STILL_MS;
+}
+
+static void on_still(uv_timer_t *t);
+
+static void stream_hold_if_behind(struct stream *s)
+{
+    struct streams *m = s->all;
+    if (!is_behind(s) || is_still(m))
+        return;
+    s->held = true;
+    stream_update_watch(s);
+    if (!uv_is_active((uv_handle_t *)&m->still))
+        uv_timer_start(&m->still, on_still, STREAMS_STILL_MS, 0);
+}
+
+/* those that were held and need not be, or all */
+static void streams_release(struct streams *m, bool all)
+{
+    bool more = false;
+    for (int i = 0; i < 2 * m->n; i++) {
+        struct stream *s = streams_stream(m, i);
+        if (s->held && (all || !is_behind(s))) {
+            s->held = false;
+            stream_update_watch(s);
+        }
+        more = more || s->held;
+    }
+    if (!more)
+        uv_timer_stop(&m->still);
+}
+
+static void on_still(uv_timer_t *t)
+{
+    struct streams *m = t->data;
+    uv_timer_start(&m->still, on_still, STREAMS_STILL_MS, 0);
+    streams_release(m, is_still(m));
+}
+
+#define LAST_READS 64
+
+static void duplicate(struct stream *s, const char *line, size_t n)
+{
+    struct streams *m = s->all;
+    struct queued_file *f = m->filtered[s->voice.is_err];
+    if (!f || !log_words_match(&m->words[s->voice.is_err], line, n))
+        return;
+    const struct buf *prefix = log_console_prefix(m->console, &s->voice);
+    queued_file_write(f, prefix->data, prefix->len);
+    queued_file_write(f, line, n);
+    queued_file_write(f, "\n", 1);
+}
+
+static void on_line(void *ctx, const char *line, size_t n)
+{
+    struct stream *s = ctx;
+    struct partial_text text = partial_last(line, n);
+    if (s->tail)
+        lines_tail_add(s->tail, text.text, text.n);
+    duplicate(s, line, n);
+    if (s->shown && partial_end(&s->partial, line, n, &text))
+        log_console_line(s->all->console, &s->voice, text.text, text.n);
+}
+
+static void stream_close(struct stream *s)
+{
+    watch_close(s->watch);
+    s->watch = NULL;
+    if (s->fd >= 0)
+        close(s->fd);
+    s->fd = -1;
+    queued_file_close(s->file);
+    s->file = NULL;
+    log_voice_close(&s->voice);
+}
+
+/* One read. Returns false when there is nothing more now, or ever. */
+static bool stream_read(struct stream *s)
+{
+    struct streams *m = s->all;
+    ssize_t n = read(s->fd, m->scratch, sizeof m->scratch);
+    if (n < 0 && errno != EIO) /* that is the end of a terminal */
+        return errno == EINTR;
+    if (n > 0) {
+        atomic_fetch_add(&m->o.page->bytes[s->voice.is_err], (uint64_t)n);
+        if (s->file)
+            queued_file_write(s->file, m->scratch, (size_t)n);
+        if (s->live)
+            log_console_as_it_comes(m->console, s->voice.is_err, m->scratch, (size_t)n);
+        if (s->shown || s->tail || m->filtered[0])
+            lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
+        stream_grew(s, (size_t)n);
+        return true;
+    }
+    watch_close(s->watch); /* end-of-file would be readable for ever */
+    s->watch = NULL;
+    return false;
+}
+
+static void on_readable(void *arg)
+{
+    struct stream *s = arg;
+    struct streams *m = s->all;
+    stream_read(s);
+    stream_hold_if_behind(s);
+    log_console_kick(m->console);
+    if (log_console_full(m->console))
+        streams_pause(m, true);
+    streams_note_figures(m);
+}
+
+/* Nobody's lines are to be kept apart, and a progress bar may move in place. */
+static bool is_alone(const struct streams *m)
+{
+    const struct log_conf *c = m->o.conf;
+    return m->o.max_workers == 1 && !c->prefix && !log_conf_asks_for_lines(c);
+}
+
+static int open_routes(struct stream *s, int local, struct err *e)
+{
+    struct streams *m = s->all;
+    const struct logmux_round *names = &m->round.names;
+    char path[LOG_PATH_MAX];
+    const bool is_err = s->voice.is_err;
+    const int rank = names->rank_base + local;
+    const struct log_routes routes = log_conf_routes(m->o.conf, local, rank);
+    const int bit = is_err ? LOG_ERR : LOG_OUT;
+    s->live = (routes.console & bit) && isatty(is_err ? STDERR_FILENO : STDOUT_FILENO) &&
+              (is_alone(m) || (!is_err && log_conf_has_pty(m->o.conf, rank)));
+    s->shown = (routes.console & bit) && !s->live;
+    if (routes.file & bit)
+        s->file = streams_create_file(
+            m, log_layout_path(&m->round.layout, local, rank, is_err ? LOG_FILE_ERR : LOG_FILE_OUT, path));
+    s->voice.names = (struct log_prefix_values){.role_name = m->o.role,
+                                                .host = m->o.host,
+                                                .stream = is_err ? "stderr" : "stdout",
+                                                .run_id = m->o.run_id,
+                                                .time = "",
+                                                .local_rank = local,
+                                                .rank = rank,
+                                                .rank_in_role = names->role_base + local,
+                                                .group_rank = names->group_rank,
+                                                .round = names->round};
+    return log_voice_open(m->console, &s->voice, e);
+}
+
+static int stream_open(struct stream *s, int local, int fd, struct err *e)
+{
+    struct streams *m = s->all;
+    s->fd = fd; /* the watch makes it non-blocking; the worker's end has flags of its own */
+    TRY(open_routes(s, local, e));
+    TRY(watch_open(&s->watch, m->loop, s->fd, UV_READABLE, on_readable, s, e));
+    stream_update_watch(s);
+    return 0;
+}
+
+/* tail: for the report, NULL: its lines are in none. */
+static void stream_init(struct stream *s, struct streams *m, bool is_err, struct lines_tail *tail)
+{
+    memset(s, 0, sizeof *s);
+    s->all = m;
+    s->fd = -1;
+    s->voice.is_err = is_err;
+    s->tail = tail;
+    s->look_at = -1;
+    lines_init(&s->lines);
+    partial_init(&s->partial);
+}
+
+/* Bounded: a descriptor handed to a process outside the tree could be written for ever. A pipe holds 1 MiB at most. */
+static void stream_read_rest(struct stream *s)
+{
+    for (int reads = 0; s->watch && reads < LAST_READS && stream_read(s); reads++)
+        log_console_kick(s->all->console);
+}
+
+/* the rest, and a last line without an end */
+static void stream_finish(struct stream *s)
+{
+    stream_read_rest(s);
+    lines_finish(&s->lines, on_line, s);
+}
+
+/* stdout and stderr of each worker in turn, 2 * m->n */
+static struct stream *streams_stream(struct streams *m, int i)
 {
     struct source *s = &m->sources[i / 2];
     return i % 2 ? &s->err : &s->out;
 }
 
 /* For whoever looks at the page, and for the process after this one. */
-void streams_note_figures(struct streams *m)
+static void streams_note_figures(struct streams *m)
 {
     uint64_t waiting = queued_files_waiting(m->files).bytes, dropped = m->before.dropped;
     for (int i = 0; i < 2; i++) {
@@ -88,7 +439,7 @@ int streams_create(struct streams **ret, uv_loop_t *loop, const struct streams_o
 
 /* --- files */
 
-struct queued_file *streams_create_file(struct streams *m, const char *path)
+static struct queued_file *streams_create_file(struct streams *m, const char *path)
 {
     const struct log_conf *c = m->o.conf;
     const struct logfile_limits limits = {c->rotate_bytes, c->rotate_keep, c->max_bytes};
