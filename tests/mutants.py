@@ -193,7 +193,7 @@ MUTANTS = {
     "bytes_overflow": (
         "common/args/args_value.c", 'parse_i64(digits, "", 0, INT64_MAX >> shift, &v, NULL)', 'parse_i64(digits, "", 0, INT64_MAX, &v, NULL)', ["args"]),
     "several_nodes_as_patient_as_one": (
-        "launcher/hang/hang_lesson.c", "if (h->o.several_nodes || l->n < TAIL_STEPS * workers)", "if (l->n < TAIL_STEPS * workers)", ["launcher_hang"]),
+        "launcher/hang/hang.c", "if (h->o.several_nodes || l->n < TAIL_STEPS * workers)", "if (l->n < TAIL_STEPS * workers)", ["launcher_hang"]),
     "a_missing_key_compares_equal": (
         "rendezvousd/tcpstore/tcpstore_execute.c", "memcmp(v, expected->p, n) != 0 : expected->n > 0)", "memcmp(v, expected->p, n) != 0 : false)",
         ["rendezvousd_tcpstore"]),

@@ -7,6 +7,9 @@
  * - What may be repeated on a new connection is repeated; add is not, once sent. */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +17,220 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/store/store_resp_internal.h"
+#include "common/net/redis_link.h"
+#include "common/net/resp_conn.h"
+#include "common/store/store.h"
+#include "common/store/store_turn.h"
+
+enum { SMALL_REPLY = 1 << 20 }; /* bytes; of a reply that carries no value */
+
+struct resp_store {
+    struct turn_store base;
+    struct redis_link link;
+    struct resp_conn conn;
+    struct resp_conn subscriber; /* plain Redis, during a wait */
+    bool plain_redis;
+};
+
+enum { MAX_WORDS = 8 };
+
+/* A request of a few words; they are borrowed. */
+struct resp_words {
+    const char *v[MAX_WORDS];
+    size_t len[MAX_WORDS];
+    int n;
+};
+
+static struct resp_words resp_words(const char *verb, const char *key);
+
+static void resp_words_add(struct resp_words *w, const void *data, size_t len)
+{
+    w->v[w->n] = data ? data : "";
+    w->len[w->n++] = len;
+}
+
+/* key may be NULL */
+static struct resp_words resp_words(const char *verb, const char *key)
+{
+    struct resp_words w = {0};
+    resp_words_add(&w, verb, strlen(verb));
+    if (key)
+        resp_words_add(&w, key, strlen(key));
+    return w;
+}
+
+static int resp_words_append(const struct resp_words *w, struct resp_conn *c, struct err *e)
+{
+    return resp_append(c, w->n, w->v, w->len, e);
+}
+
+/* verb key... [last], queued. prefix goes before every key. */
+static int resp_words_append_many(struct resp_conn *c, const char *verb, const char *prefix,
+                                  const struct store_call *call, const char *last, struct err *e)
+{
+    struct buf text = {0};
+    size_t count = call->n + 1 + (last != NULL), at = 0;
+    const char **v = calloc(count, sizeof *v);
+    size_t *len = calloc(count, sizeof *len);
+    int rc = v && len ? 0 : -ENOMEM;
+    for (size_t i = 0; i < call->n && rc == 0; i++) {
+        len[i + 1] = strlen(prefix) + strlen(call->keys[i]);
+        rc = buf_printf(&text, "%s%s", prefix, call->keys[i]);
+    }
+    if (rc == 0) {
+        v[0] = verb;
+        len[0] = strlen(verb);
+        for (size_t i = 1; i <= call->n; at += len[i++])
+            v[i] = text.data + at;
+        if (last) {
+            v[count - 1] = last;
+            len[count - 1] = strlen(last);
+        }
+        rc = resp_append(c, (int)count, v, len, e);
+    } else
+        err_set(e, rc, "out of memory");
+    buf_free(&text);
+    free(v);
+    free(len);
+    return rc;
+}
+
+/* 0 if the reply is of the type; else the error it carries, or -EPROTO. */
+static int resp_expect(const redisReply *r, int type, struct err *e)
+{
+    if (r->type == type)
+        return 0;
+    if (r->type != REDIS_REPLY_ERROR)
+        return err_set(e, -EPROTO, "a reply of type %d where %d belongs", r->type, type);
+    bool value_is_wrong =
+        strstr(r->str, "not an integer") || strstr(r->str, "overflow") || strncmp(r->str, "WRONGTYPE", 9) == 0;
+    return err_set(e, value_is_wrong ? -EINVAL : ERR_REFUSED, "the server says: %.300s", r->str);
+}
+
+/* Send what is queued; one reply of the given type, which the caller frees. */
+static int resp_ask(struct resp_conn *c, int type, redisReply **ret, int64_t deadline, struct err *e)
+{
+    redisReply *r;
+    TRY(resp_exchange(c, 1, &r, deadline, e));
+    int rc = resp_expect(r, type, e);
+    if (rc < 0)
+        freeReplyObject(r);
+    else
+        *ret = r;
+    return rc;
+}
+
+static int resp_ask_integer(struct resp_conn *c, int64_t *ret, int64_t deadline, struct err *e)
+{
+    redisReply *r;
+    TRY(resp_ask(c, REDIS_REPLY_INTEGER, &r, deadline, e));
+    *ret = r->integer;
+    freeReplyObject(r);
+    return 0;
+}
+
+/* Append the value to the caller's buffer, if there are both. */
+static int resp_take_value(const redisReply *r, struct buf *value, struct err *e)
+{
+    int rc = value && r->type == REDIS_REPLY_STRING ? buf_add(value, r->str, (size_t)r->len) : 0;
+    return rc < 0 ? err_set(e, rc, "a value of %zu bytes does not fit", (size_t)r->len) : 0;
+}
+
+#define CHANNEL "__store__:"
+
+static int queue_transaction(struct resp_store *s, const struct resp_words *w, const char *key, struct err *e)
+{
+    char *channel;
+    if (asprintf(&channel, CHANNEL "%s", key) < 0)
+        return err_set(e, -ENOMEM, "out of memory");
+    struct resp_words multi = resp_words("MULTI", NULL), publish = resp_words("PUBLISH", channel),
+                      exec = resp_words("EXEC", NULL);
+    resp_words_add(&publish, "", 0);
+    const struct resp_words *all[] = {&multi, w, &publish, &exec};
+    int rc = 0;
+    for (size_t i = 0; i < 4 && rc == 0; i++)
+        rc = resp_words_append(all[i], &s->conn, e);
+    free(channel);
+    if (rc < 0)
+        resp_hang_up(&s->conn); /* drops the part that was queued */
+    return rc;
+}
+
+/* A command and its announcement. The command's reply is within *ret, which the caller frees. */
+static int transaction(struct resp_store *s, const struct resp_words *w, const char *key, redisReply **ret,
+                       int64_t deadline, struct err *e)
+{
+    redisReply *r[4];
+    TRY(queue_transaction(s, w, key, e));
+    TRY(resp_exchange(&s->conn, 4, r, deadline, e));
+    int rc = resp_expect(r[1], REDIS_REPLY_STATUS, e);
+    if (rc == 0)
+        rc = resp_expect(r[3], REDIS_REPLY_ARRAY, e);
+    if (rc == 0 && r[3]->elements != 2)
+        rc = err_set(e, -EPROTO, "EXEC: %zu replies, expected 2", r[3]->elements);
+    *ret = r[3];
+    for (int i = 0; i < (rc == 0 ? 3 : 4); i++)
+        freeReplyObject(r[i]);
+    return rc;
+}
+
+/* What rendezvousd has commands for, on a plain Redis. The write is w, on the key. */
+static int redis_set(struct resp_store *s, const struct resp_words *w, const char *key, int64_t deadline, struct err *e)
+{
+    redisReply *r;
+    TRY(transaction(s, w, key, &r, deadline, e));
+    int rc = resp_expect(r->element[0], REDIS_REPLY_STATUS, e);
+    freeReplyObject(r);
+    return rc;
+}
+
+static int redis_add(struct resp_store *s, const struct resp_words *w, const char *key, int64_t *ret, int64_t deadline,
+                     struct err *e)
+{
+    redisReply *r;
+    TRY(transaction(s, w, key, &r, deadline, e));
+    int rc = resp_expect(r->element[0], REDIS_REPLY_INTEGER, e);
+    if (rc == 0)
+        *ret = r->element[0]->integer;
+    freeReplyObject(r);
+    return rc;
+}
+
+static int all_exist(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
+{
+    int64_t found;
+    TRY(resp_words_append_many(&s->conn, "EXISTS", "", c, NULL, e));
+    TRY(resp_ask_integer(&s->conn, &found, deadline, e));
+    return found == (int64_t)c->n;
+}
+
+static int plain_wait_subscribed(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
+{
+    redisReply *r;
+    TRY(resp_words_append_many(&s->subscriber, "SUBSCRIBE", CHANNEL, c, NULL, e));
+    for (size_t i = 0; i < c->n; i++) {
+        TRY(i == 0 ? resp_exchange(&s->subscriber, 1, &r, deadline, e) : resp_receive(&s->subscriber, &r, deadline, e));
+        freeReplyObject(r);
+    }
+    for (;;) {
+        int rc = all_exist(s, c, deadline, e);
+        if (rc != 0)
+            return rc < 0 ? rc : 0;
+        TRY(resp_receive(&s->subscriber, &r, deadline, e));
+        freeReplyObject(r);
+    }
+}
+
+static int redis_wait(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
+{
+    int rc = all_exist(s, c, deadline, e);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    TRY(redis_link_dial(&s->link, &s->subscriber, deadline, e));
+    rc = plain_wait_subscribed(s, c, deadline, e);
+    resp_hang_up(&s->subscriber);
+    return rc;
+}
 
 enum { WAIT_GRACE_MS = 50 /* the server's own timeout comes first: the connection stays usable */ };
 

@@ -1,4 +1,4 @@
-/* What group.c and group_start.c share; for them alone. */
+/* What the files of the group share; for them alone. */
 #ifndef CRUN_LAUNCHER_GROUP_INTERNAL_H
 #define CRUN_LAUNCHER_GROUP_INTERNAL_H
 
@@ -86,16 +86,13 @@ void group_drop_retired(struct group *g);
 /* It is to look at its page; its descriptor becomes readable where a reason of a stop is there. */
 void group_wake(struct child *c, bool has_reason);
 
-/* --- group_spare.c */
+/* --- group_hold.c */
 
 int group_slots(const struct group *g); /* workers and spares */
 void group_warm_up(struct group *g);    /* start the spares that are missing */
 void group_use_spares(struct group *g); /* in the places of dead workers */
 void group_spare_ended(struct group *g, struct child *c);
 void group_drop_spares(struct group *g); /* they are dead, or about to be */
-
-/* --- group_hold.c */
-
 void group_take_acks(struct group *g);   /* of those that have let go */
 void group_tell_round(struct group *g);  /* to those that are held: then they are not any more */
 void group_keep_nobody(struct group *g); /* those that are held end like the others */
@@ -113,12 +110,6 @@ void group_close_kept(struct child *c);
 void group_warm_up_soon(struct group *g);
 void group_launch_now(struct group *g); /* if the workers wait for their log files: do not */
 void group_give_up_opening(struct group *g);
-void group_close_pipe_ends(struct group *g); /* the workers' */
-int group_copy_fds(const int from[2], int to[2], struct err *e);
-
-/* --- group_launch.c */
-
-int group_launch(struct group *g, struct err *e);        /* all that are not held; their pipes are made */
 int group_launch_spares(struct group *g, struct err *e); /* those that are not there; g->warming */
 void group_cancel_launch(struct group *g);               /* those that are not made yet shall not be */
 

@@ -18,16 +18,16 @@
     X(GROUP_KEPT, "kept")             /* nobody is left but those that are held; pipes are of their round */
 
 #define GROUP_EVENTS(X)                                                                                                \
-    X(GROUP_START, "start")     /* of a round */                                                                       \
-    X(GROUP_OPEN, "open")       /* its log files have to be opened first */                                            \
-    X(GROUP_OPENED, "opened")   /* they are, or are not waited for */                                                  \
+    X(GROUP_START, "start")   /* of a round */                                                                         \
+    X(GROUP_OPEN, "open")     /* its log files have to be opened first */                                              \
+    X(GROUP_OPENED, "opened") /* they are, or are not waited for */                                                    \
     X(GROUP_HOLD, "hold")                                                                                              \
     X(GROUP_STOP, "stop")                                                                                              \
     X(GROUP_DISMISS, "dismiss")                                                                                        \
-    X(GROUP_CLEAR, "clear")     /* all */                                                                              \
-    X(GROUP_SORT, "sort")       /* all but those that are held */                                                      \
-    X(GROUP_GONE, "gone")       /* nobody is left, or waited for */                                                    \
-    X(GROUP_LEFT, "left")       /* the same, but for those that are held */
+    X(GROUP_CLEAR, "clear") /* all */                                                                                  \
+    X(GROUP_SORT, "sort")   /* all but those that are held */                                                          \
+    X(GROUP_GONE, "gone")   /* nobody is left, or waited for */                                                        \
+    X(GROUP_LEFT, "left")   /* the same, but for those that are held */
 
 enum group_state { GROUP_STATES(CHOICE_ID) };
 enum group_event { GROUP_EVENTS(CHOICE_ID) };

@@ -1,4 +1,5 @@
-#include "launcher/agent/machine/agent_internal.h"
+/* The machine of an agent (agent.h). */
+#include "launcher/agent/machine/agent.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -10,6 +11,268 @@
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
 #include "launcher/config/stops.h"
+#include "launcher/guard/patience.h"
+
+static struct agent_effect *agent_add_effect(struct agent_effects *fx, enum agent_effect_kind kind);
+static bool agent_runs(const struct agent *a);
+static void agent_clear(struct agent *a, struct agent_effects *fx);
+static void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx);
+static void agent_stop(struct agent *a, int reason, struct agent_effects *fx);
+static void agent_join(struct agent *a, struct agent_effects *fx);
+static void agent_end_with(struct agent *a, int code);
+static void agent_requeue(struct agent *a, struct agent_effects *fx);
+static void agent_leave_by_signal(struct agent *a, struct agent_effects *fx);
+static void agent_part(struct agent *a, int code, struct agent_effects *fx);
+static void agent_leave_for_good(struct agent *a, int code, struct agent_effects *fx);
+
+/* All but those that are held. */
+static void agent_clear_rest(struct agent *a, struct agent_effects *fx)
+{
+    if (!a->clearing)
+        agent_add_effect(fx, AGENT_DO_CLEAR)->keep = true;
+    a->clearing = a->keeping = true;
+}
+
+/* Those that outlive the round are to let go of it. */
+static void agent_hold(struct agent *a, struct agent_effects *fx)
+{
+    a->state = AGENT_HOLDING;
+    a->held = 0;
+    a->sent = SIGTERM;
+    agent_add_effect(fx, AGENT_DO_HOLD);
+}
+
+/* A failure broke the round: hold those that outlive it, or stop all. */
+static void agent_break_round(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    if (ev->holds)
+        agent_hold(a, fx);
+    else
+        agent_stop_by(a, CRUN_STOP_FAILURE, 0, false, fx);
+}
+
+/* Has everybody let go, or died? */
+static void agent_check_held(struct agent *a, struct agent_effects *fx)
+{
+    if (a->state == AGENT_HOLDING && a->held == a->live)
+        agent_clear_rest(a, fx);
+}
+
+static void agent_on_held(struct agent *a, struct agent_effects *fx)
+{
+    if (a->state != AGENT_HOLDING || a->clearing)
+        return;
+    a->held++;
+    agent_check_held(a, fx);
+}
+
+static void on_first_signal(struct agent *a, bool typed, struct agent_effects *fx)
+{
+    if (a->state == AGENT_CLEARING) /* all workers are complete: DONE comes before LEAVE */
+        return;
+    if (a->state == AGENT_IDLE) {
+        agent_leave_for_good(a, 128 + a->signo, fx);
+        return;
+    }
+    agent_leave_by_signal(a, fx);
+    if (agent_runs(a)) {
+        agent_stop_by(a, CRUN_STOP_DRAIN, a->signo, typed, fx);
+        return;
+    }
+    switch (a->state) {
+    case AGENT_STOPPING: /* because of a failure: it goes on, but no further round follows */
+        break;
+    case AGENT_FINISHING:
+        agent_part(a, EXIT_REQUEUE, fx);
+        break;
+    default:
+        agent_part(a, a->heard_round ? EXIT_REQUEUE : 128 + a->signo, fx);
+    }
+}
+
+static void agent_on_preempted(struct agent *a, struct agent_effects *fx)
+{
+    if (agent_runs(a)) {
+        agent_requeue(a, fx);
+        return;
+    }
+    switch (a->state) {
+    case AGENT_IDLE:
+        agent_leave_for_good(a, EXIT_REQUEUE, fx);
+        break;
+    case AGENT_STOPPING: /* it goes on, but no further round follows */
+        if (a->ended || a->signo)
+            break;
+        agent_end_with(a, EXIT_REQUEUE);
+        agent_add_effect(fx, AGENT_DO_LEAVE);
+        break;
+    case AGENT_CLEARING: /* all workers are complete: DONE comes before LEAVE */
+        a->preempted = true;
+        break;
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        agent_add_effect(fx, AGENT_DO_LEAVE);
+        agent_part(a, EXIT_REQUEUE, fx);
+        break;
+    default:
+        break;
+    }
+}
+
+static void agent_on_signal(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    if (a->state == AGENT_OVER)
+        return;
+    if (ev->shared && a->state == AGENT_RUNNING)
+        return;
+    const int64_t apart = ev->typed ? SIGINT_TYPED_APART_MS : SIGINT_APART_MS;
+    const bool again = ev->signo == SIGINT && a->sigint_ms && ev->now_ms - a->sigint_ms >= apart;
+    if (ev->signo == SIGINT && !a->sigint_ms)
+        a->sigint_ms = ev->now_ms;
+    if (!a->signo && a->state != AGENT_PARTING && !(a->ended && a->state == AGENT_STOPPING)) {
+        a->signo = ev->signo;
+        on_first_signal(a, ev->typed, fx);
+    } else if (a->state == AGENT_PARTING) {
+        if (again || !a->signo)
+            agent_leave_for_good(a, a->part_code, fx);
+    } else if (again && !a->clearing) {
+        a->unclean = true;
+        struct agent_effect *f = agent_add_effect(fx, AGENT_DO_STOP);
+        f->reason = CRUN_STOP_ABORT;
+        f->signo = SIGTERM;
+        f = agent_add_effect(fx, AGENT_DO_LEAVE);
+        f->cause = (struct rdzv_cause){
+            .exit_code = 128 + SIGINT, .rank = -1, .fatal = true, .text = "a second SIGINT, which leaves no grace,"};
+        agent_clear(a, fx);
+    }
+}
+
+static void on_round(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
+{
+    if (a->state != AGENT_JOINING)
+        return;
+    a->heard_round = true;
+    if (news->spare)
+        return;
+    a->had_seat = true;
+    a->state = AGENT_RUNNING;
+    a->live = a->slots;
+    a->held = 0;
+    a->clearing = a->keeping = false;
+    a->bad_code = 0;
+    agent_add_effect(fx, AGENT_DO_SPAWN)->news = *news;
+}
+
+static void on_stop(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    const struct rdzv_news *news = &ev->news;
+    const bool drains = news->why == RDZV_WHY_DRAIN;
+    a->drains = drains && a->state == AGENT_RUNNING;
+    if (a->state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE)
+        agent_break_round(a, ev, fx);
+    else if (a->state == AGENT_RUNNING && ev->grows && rdzv_news_grows(news))
+        agent_hold(a, fx);
+    else if (a->state == AGENT_RUNNING)
+        agent_stop_by(a, (int)news->why, drains ? stops_signal_of(news->cause.text) : 0, false, fx);
+    else if (a->state == AGENT_FINISHING)
+        agent_join(a, fx);
+}
+
+bool agent_news_leave_no_grace(const struct agent *a, const struct rdzv_news *news)
+{
+    return a->state == AGENT_STOPPING && a->drains && news->kind == RDZV_NEWS_END && news->exit_code != EXIT_OK &&
+           news->exit_code != EXIT_REQUEUE;
+}
+
+static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
+{
+    a->released = true;
+    if (agent_runs(a)) {
+        agent_end_with(a, news->exit_code);
+        agent_stop(a, news->exit_code == EXIT_REQUEUE ? CRUN_STOP_DRAIN : CRUN_STOP_FAILURE, fx);
+        return;
+    }
+    switch (a->state) {
+    case AGENT_JOINING: /* the job succeeded without this node */
+        agent_leave_for_good(a, news->exit_code == EXIT_OK && !a->had_seat ? a->spare_code : news->exit_code, fx);
+        break;
+    case AGENT_FINISHING:
+        agent_leave_for_good(a, news->exit_code, fx);
+        break;
+    case AGENT_PARTING: /* a node that leaves knows its code better, unless its part was complete */
+        agent_leave_for_good(a, a->done ? news->exit_code : a->part_code, fx);
+        break;
+    case AGENT_STOPPING:
+    case AGENT_CLEARING:
+        if (!a->ended && !a->signo)
+            agent_end_with(a, news->exit_code);
+        if (agent_news_leave_no_grace(a, news))
+            agent_clear(a, fx);
+        break;
+    default:
+        break;
+    }
+}
+
+static void agent_on_news(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    switch (ev->news.kind) {
+    case RDZV_NEWS_ROUND:
+        on_round(a, &ev->news, fx);
+        break;
+    case RDZV_NEWS_STOP:
+        on_stop(a, ev, fx);
+        break;
+    case RDZV_NEWS_END:
+        on_end(a, &ev->news, fx);
+        break;
+    }
+}
+
+/* Another round may begin at any moment, or has: nobody gets a grace. */
+static void agent_on_fenced(struct agent *a, struct agent_effects *fx)
+{
+    if (agent_runs(a) || a->state == AGENT_STOPPING || a->state == AGENT_CLEARING) {
+        a->state = AGENT_STOPPING; /* what was complete no longer counts */
+        agent_clear(a, fx);
+        return;
+    }
+    switch (a->state) {
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        agent_join(a, fx);
+        break;
+    case AGENT_PARTING:
+        agent_leave_for_good(a, a->part_code, fx);
+        break;
+    default:
+        break;
+    }
+}
+
+static void agent_on_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    a->released = true;
+    if (agent_runs(a) || a->state == AGENT_STOPPING || a->state == AGENT_CLEARING) {
+        if (!a->ended)
+            agent_end_with(a, ev->cause.exit_code);
+        a->state = AGENT_STOPPING;
+        agent_clear(a, fx);
+        return;
+    }
+    switch (a->state) {
+    case AGENT_PARTING:
+        agent_leave_for_good(a, a->part_code, fx);
+        break;
+    case AGENT_IDLE:
+    case AGENT_JOINING:
+    case AGENT_FINISHING:
+        agent_leave_for_good(a, ev->cause.exit_code, fx);
+        break;
+    default:
+        break;
+    }
+}
 
 static const char *const state_names[] = {AGENT_STATES(CHOICE_NAME)};
 static const char *const event_names[] = {AGENT_EVENTS(CHOICE_NAME)};
@@ -37,7 +300,7 @@ void agent_init(struct agent *a, int slots, int spare_code)
     a->spare_code = spare_code;
 }
 
-struct agent_effect *agent_add_effect(struct agent_effects *fx, enum agent_effect_kind kind)
+static struct agent_effect *agent_add_effect(struct agent_effects *fx, enum agent_effect_kind kind)
 {
     assert(fx->n < AGENT_EFFECTS_MAX);
     struct agent_effect *f = &fx->v[fx->n++];
@@ -45,25 +308,27 @@ struct agent_effect *agent_add_effect(struct agent_effects *fx, enum agent_effec
     return f;
 }
 
-void agent_join(struct agent *a, struct agent_effects *fx)
+static void agent_join(struct agent *a, struct agent_effects *fx)
 {
     a->state = AGENT_JOINING;
     a->done = false;
     agent_add_effect(fx, AGENT_DO_JOIN);
 }
 
-void agent_leave_for_good(struct agent *a, int code, struct agent_effects *fx)
+/* now */
+static void agent_leave_for_good(struct agent *a, int code, struct agent_effects *fx)
 {
     a->state = AGENT_OVER;
     agent_add_effect(fx, AGENT_DO_EXIT)->code = code;
 }
 
-bool agent_runs(const struct agent *a)
+/* a round, or workers that have let go of one, and wait */
+static bool agent_runs(const struct agent *a)
 {
     return a->state == AGENT_RUNNING || a->state == AGENT_HOLDING || (a->state == AGENT_JOINING && a->live > 0);
 }
 
-void agent_clear(struct agent *a, struct agent_effects *fx)
+static void agent_clear(struct agent *a, struct agent_effects *fx)
 {
     if (!a->clearing || a->keeping)
         agent_add_effect(fx, AGENT_DO_CLEAR);
@@ -72,7 +337,7 @@ void agent_clear(struct agent *a, struct agent_effects *fx)
 }
 
 /* signo 0: SIGTERM. */
-void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx)
+static void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx)
 {
     struct agent_effect *f = agent_add_effect(fx, AGENT_DO_STOP);
     a->state = AGENT_STOPPING;
@@ -86,20 +351,22 @@ void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct ag
         agent_clear(a, fx);
 }
 
-void agent_stop(struct agent *a, int reason, struct agent_effects *fx)
+/* by SIGTERM */
+static void agent_stop(struct agent *a, int reason, struct agent_effects *fx)
 {
     agent_stop_by(a, reason, 0, false, fx);
 }
 
 /* The other nodes learn of the signal, for their workers and their users. */
-void agent_leave_by_signal(struct agent *a, struct agent_effects *fx)
+static void agent_leave_by_signal(struct agent *a, struct agent_effects *fx)
 {
     struct agent_effect *f = agent_add_effect(fx, AGENT_DO_LEAVE);
     f->cause.rank = -1;
     snprintf(f->cause.text, sizeof f->cause.text, "%s", stops_signal_name(a->signo));
 }
 
-void agent_end_with(struct agent *a, int code)
+/* once the workers are gone */
+static void agent_end_with(struct agent *a, int code)
 {
     a->ended = true;
     a->code = code;
@@ -107,7 +374,7 @@ void agent_end_with(struct agent *a, int code)
 
 /* --- the workers */
 
-void agent_requeue(struct agent *a, struct agent_effects *fx)
+static void agent_requeue(struct agent *a, struct agent_effects *fx)
 {
     agent_end_with(a, EXIT_REQUEUE);
     agent_add_effect(fx, AGENT_DO_LEAVE);
@@ -185,7 +452,7 @@ static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struc
 }
 
 /* Leave with this code as soon as the rendezvous agrees, or does not answer. */
-void agent_part(struct agent *a, int code, struct agent_effects *fx)
+static void agent_part(struct agent *a, int code, struct agent_effects *fx)
 {
     if (a->released) {
         agent_leave_for_good(a, code, fx);

@@ -13,20 +13,24 @@ enum { STATES = GROUP_STATES(ONE), EVENTS = GROUP_EVENTS(ONE) };
 
 static void each_event_leads_from_each_state_where_the_table_says(void **state)
 {
-    enum { E = GROUP_EMPTY, O = GROUP_OPENING, R = GROUP_RUNNING, H = GROUP_HOLDING, S = GROUP_STOPPING,
-           D = GROUP_DISMISSING, C = GROUP_CLEARING, T = GROUP_SORTING, K = GROUP_KEPT };
+    enum {
+        E = GROUP_EMPTY,
+        O = GROUP_OPENING,
+        R = GROUP_RUNNING,
+        H = GROUP_HOLDING,
+        S = GROUP_STOPPING,
+        D = GROUP_DISMISSING,
+        C = GROUP_CLEARING,
+        T = GROUP_SORTING,
+        K = GROUP_KEPT
+    };
     static const unsigned char next[EVENTS][STATES] = {
         /* from               E  O  R  H  S  D  C  T  K */
-        [GROUP_START] =      {R, R, R, R, R, R, R, R, R},
-        [GROUP_OPEN] =       {E, O, O, H, S, D, C, T, K},
-        [GROUP_OPENED] =     {E, R, R, H, S, D, C, T, K},
-        [GROUP_HOLD] =       {H, H, H, H, S, D, C, T, K},
-        [GROUP_STOP] =       {S, S, S, S, S, D, C, S, S},
-        [GROUP_DISMISS] =    {D, D, D, D, D, D, D, D, D},
-        [GROUP_CLEAR] =      {C, C, C, C, C, C, C, C, C},
-        [GROUP_SORT] =       {T, T, T, T, T, T, T, T, T},
-        [GROUP_GONE] =       {E, E, E, E, E, E, E, E, E},
-        [GROUP_LEFT] =       {K, K, K, K, K, K, K, K, K},
+        [GROUP_START] = {R, R, R, R, R, R, R, R, R},  [GROUP_OPEN] = {E, O, O, H, S, D, C, T, K},
+        [GROUP_OPENED] = {E, R, R, H, S, D, C, T, K}, [GROUP_HOLD] = {H, H, H, H, S, D, C, T, K},
+        [GROUP_STOP] = {S, S, S, S, S, D, C, S, S},   [GROUP_DISMISS] = {D, D, D, D, D, D, D, D, D},
+        [GROUP_CLEAR] = {C, C, C, C, C, C, C, C, C},  [GROUP_SORT] = {T, T, T, T, T, T, T, T, T},
+        [GROUP_GONE] = {E, E, E, E, E, E, E, E, E},   [GROUP_LEFT] = {K, K, K, K, K, K, K, K, K},
     };
     (void)state;
     for (int e = 0; e < EVENTS; e++)
