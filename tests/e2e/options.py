@@ -50,7 +50,7 @@ def options(build, program, command):
 def index():
     text = ["# Options", "", "Written by `./dev docs` from the programs' option tables. `PROGRAM --help` prints the same; `--print-config` prints each",
             "value and where it comes from.", "", "| page | of |", "|---|---|"]
-    text += [f"| [options-{name}.md](options-{name}.md) | {', '.join(f'`{p}`' for p, _ in programs)} |" for name, (_, programs) in PAGES.items()
+    text += [f"| [options-{name}.md](options-{name}.md) | {', '.join(f'`{p.split()[-1] if n else p}`' for n, (p, _) in enumerate(programs))} |" for name, (_, programs) in PAGES.items()
              if name != "trainer-tools"]
     text += ["| [options-trainer-tools.md](options-trainer-tools.md) | `trainer make-data`, `predict`, `plan` and the like |"]
     return "\n".join(text) + "\n"
