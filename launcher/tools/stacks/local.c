@@ -61,9 +61,11 @@ int local_find_job(pid_t pid, struct ask_options *o, const char **ret_run)
 {
     static struct config c;
     static struct arg_result r;
-    char **argv = read_words(pid, "cmdline"), **env = read_words(pid, "environ");
+    static char **argv, **env;
     struct err e;
     int argc = 0;
+    argv = read_words(pid, "cmdline");
+    env = read_words(pid, "environ");
     while (argv && argv[argc])
         argc++;
     if (argc == 0 || !env || clearenv() != 0)
