@@ -156,8 +156,8 @@ struct call {
 /* Of these, all ranks pass as many values of one type; other calls may differ. */
 static bool is_even(const char *what)
 {
-    static const char *const even[] = {"all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base",
-                                       "all_reduce_barrier", "barrier", "allreduce_coalesced"};
+    static const char *const even[] = {"all_reduce",           "broadcast",          "reduce",  "_all_gather_base",
+                                       "_reduce_scatter_base", "all_reduce_barrier", "barrier", "allreduce_coalesced"};
     const char *name = strrchr(what, ':');
     for (size_t i = 0; i < sizeof even / sizeof *even; i++)
         if (strcmp(name ? name + 1 : what, even[i]) == 0)
@@ -242,7 +242,8 @@ static bool compare(const struct flight_trace *v, int n, const struct call *c, c
     if (unlike > 0) {
         const bool c_is_odd = alike < unlike;
         const struct call *few = c_is_odd ? c : &shown, *many = c_is_odd ? &shown : c;
-        snprintf(out, cap, "rank %d calls %.40s %d of group %.40s with %.40s %.60s; %d rank%s call%s %.40s with %.40s %.60s",
+        snprintf(out, cap,
+                 "rank %d calls %.40s %d of group %.40s with %.40s %.60s; %d rank%s call%s %.40s with %.40s %.60s",
                  c_is_odd ? rank_alike : rank_unlike, few->what, few->id, few->group, few->types ? few->types : "?",
                  few->sizes ? few->sizes : "?", c_is_odd ? unlike : alike, (c_is_odd ? unlike : alike) > 1 ? "s" : "",
                  (c_is_odd ? unlike : alike) > 1 ? "" : "s", many->what, many->types ? many->types : "?",

@@ -3,7 +3,7 @@
  * How a process is asked, in this order; each wait has a deadline, and it blocks: not for a loop's thread.
  *   - TORCH_WORKER_SERVER_SOCKET: the debug socket of a program that has one (torch.distributed.elastic.control_plane).
  *     It answers in JSON, which is compared;
- *   - TORCH_NCCL_DEBUG_INFO_PIPE_FILE: a pipe that the legacy NCCL back end opens. A byte makes the process write a dump;
+ *   - TORCH_NCCL_DEBUG_INFO_PIPE_FILE: a pipe that the legacy NCCL back end opens. A byte makes it write a dump;
  *   - else there is what PyTorch itself dumps when NCCL's timeout is over.
  * Dumps are pickles, which nobody reads here: a pickle is a program. They lie at TORCH_FR_DUMP_TEMP_FILE with the rank
  * behind it; crun puts that beside the log files (worker_setup.c), and `python -m

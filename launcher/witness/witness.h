@@ -5,11 +5,11 @@
  *   - no worker of the job has read or written a byte, and no key of the store has changed, for quiet_ns: a question.
  *     Processor time does not count, for ranks that wait for NCCL poll; nor does looking at a key. After so long no
  *     communicator is being made, for that takes keys and bytes;
- *   - counts that differ, or ranks that RAS does not reach: a second question quiet_ns / 6 later. If no count has moved,
- *     and the ranks behind have given no sign of life, processor time included, for quiet_ns: they are named. A rank 0
- *     that saves or evaluates gives signs, so it is not;
- *   - all alike: RAS cannot tell. The next question comes quiet_ns later, and where counts never move (CUDA graphs, only
- *     sends and receives) ever later, up to WITNESS_SELDOM times that;
+ *   - counts that differ, or ranks that RAS does not reach: a second question quiet_ns / 6 later. If no count has
+ *     moved, and the ranks behind have given no sign of life, processor time included, for quiet_ns: they are named. A
+ *     rank 0 that saves or evaluates gives signs, so it is not;
+ *   - all alike: RAS cannot tell. The next question comes quiet_ns later, and where counts never move (CUDA graphs,
+ *     only sends and receives) ever later, up to WITNESS_SELDOM times that;
  *   - a sign of life of a rank that is named frees all. */
 #ifndef CRUN_LAUNCHER_WITNESS_H
 #define CRUN_LAUNCHER_WITNESS_H
@@ -55,8 +55,8 @@ void witness_init(struct witness *w, int64_t quiet_ns);
 int witness_begin_round(struct witness *w, int64_t now_ns, int world); /* -ENOMEM */
 void witness_end_round(struct witness *w);                             /* all-zero allowed */
 
-/* active_ns: when a worker last read or wrote a byte, or a key changed. lived_ns: (world) last signs of life. WITNESS_ASK,
- * WITNESS_FREE or WITNESS_NOTHING. */
+/* active_ns: when a worker last read or wrote a byte, or a key changed. lived_ns: (world) last signs of life.
+ * WITNESS_ASK, WITNESS_FREE or WITNESS_NOTHING. */
 enum witness_act witness_look(struct witness *w, int64_t now_ns, int64_t active_ns, const int64_t *lived_ns);
 
 /* The answer; taken over. An NCCL that is too old is not asked again in this round. */

@@ -61,6 +61,7 @@ static const struct {
     const char *name, *title;
     const struct explain_message *rows;
 } tables[] = {
+    {"hangs", "crun: workers that hang", explain_hangs},
     {"crun", "crun", explain_crun},
     {"rendezvousd", "rendezvousd and stores", explain_rendezvousd},
     {"trainer", "trainer", explain_trainer},
@@ -252,7 +253,8 @@ static int print_markdown(const char *which)
             print_table(i);
             return EXIT_OK;
         }
-    fprintf(stderr, "crun explain: --messages-markdown '%s': expected codes, crun, rendezvousd, trainer or general\n",
+    fprintf(stderr,
+            "crun explain: --messages-markdown '%s': expected codes, hangs, crun, rendezvousd, trainer or general\n",
             which);
     return EXIT_USAGE_ERROR;
 }

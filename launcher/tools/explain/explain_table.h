@@ -16,7 +16,8 @@ struct explain_code {
 };
 
 /* Each ends with NULL patterns. The first that matches counts, looked for in this order. */
-extern const struct explain_message explain_crun[], explain_rendezvousd[], explain_trainer[], explain_general[];
+extern const struct explain_message explain_hangs[], explain_crun[], explain_rendezvousd[], explain_trainer[],
+    explain_general[];
 extern const bool explain_knows_trainer; /* false: built without trainer, whose table is empty */
 /* Every code of exitcode.h; ends with code -1. */
 extern const struct explain_code explain_codes[];
