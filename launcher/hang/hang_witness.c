@@ -1,8 +1,8 @@
 /* NCCL's RAS as a witness (witness.h): signs of life for it, its questions, and the other nodes of the job.
  *
- * Group rank 0's node asks its own workers, whose RAS knows the ranks of all nodes. The other nodes tell it (RDZV.QUIET)
- * since when no worker of theirs has read or written a byte, when each gave its last sign of life, and its process ids;
- * the answer says who of theirs is named. */
+ * Group rank 0's node asks its own workers, whose RAS knows the ranks of all nodes. The other nodes tell it
+ * (RDZV.QUIET) since when no worker of theirs has read or written a byte, when each gave its last sign of life, and its
+ * process ids; the answer says who of theirs is named. */
 #include "launcher/hang/hang_watch_internal.h"
 
 #include <errno.h>

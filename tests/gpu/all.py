@@ -17,9 +17,9 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-LIMIT = {"sanitizer": 1200, "training": 600, "ranks": 900, "recovery": 600, "recovery_torch": 300}  # seconds of a pytest file; others 200
-LAST = ["training", "ranks", "recovery", "recovery_torch", "sanitizer"]  # after everything quick
-TURNS = {"ranks", "recovery", "recovery_torch"}  # their ranks share the card, whose processes wait for each other spinning: one suite at a time
+LIMIT = {"sanitizer": 1200, "training": 600, "ranks": 900, "recovery": 600, "recovery_torch": 300, "ras": 900}  # seconds of a pytest file; others 200
+LAST = ["training", "ranks", "recovery", "recovery_torch", "ras", "sanitizer"]  # after everything quick
+TURNS = {"ranks", "recovery", "recovery_torch", "ras"}  # their ranks share the card, whose processes wait for each other spinning: one suite at a time
 SHOWN = 60  # lines of a suite that failed
 START = time.monotonic()
 

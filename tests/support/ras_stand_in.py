@@ -115,6 +115,19 @@ class Server:
             c.sendall(text)
 
 
+def ask(address, seconds=30):
+    """What `ncclras -f json` asks. -> the answer"""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), seconds) as s:
+        s.settimeout(seconds)
+        lines = s.makefile("rb")
+        for line, answer in (b"CLIENT PROTOCOL 2\n", b"SERVER PROTOCOL"), (b"SET FORMAT json\n", b"OK"):
+            s.sendall(line)
+            assert (said := lines.readline()).startswith(answer), said
+        s.sendall(b"STATUS\n")
+        return json.loads(lines.read())
+
+
 def meet(folder, rank, world):
     """-> process ids by rank, once all are there"""
     (folder / f"pid-{rank}.new").write_text(str(os.getpid()))

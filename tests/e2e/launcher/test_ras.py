@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from ras_stand_in import ask
 from support import free_port
 from test_hang import Console
 
@@ -11,6 +12,10 @@ STAND_IN = pathlib.Path(__file__).parents[2] / "support" / "ras_stand_in.py"
 POLL = [f"{r}=poll" for r in (0, 2, 3)]
 LATE = "27a079b828ff1a75: 0=r6650 1=r6649 2=r6650 3=r6650"
 LATE_TEXT = r"rank 1 has not launched all-reduce 6,650 of communicator 27a079b828ff1a75; 3 ranks wait in it; no sign of life for \d+ s"
+
+
+def environment(pid):
+    return dict(v.split("=", 1) for v in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0") if v)
 
 
 @pytest.fixture
@@ -31,11 +36,14 @@ def test_a_late_rank_is_named_and_then_its_signs_alone_decide(crun, start):
     assert len(list((logs / "h" / "round-1").glob("hang-rank-*.txt"))) == 4
 
 
-def test_without_a_time_it_is_named_and_goes_on(start):
+def test_without_a_time_it_is_named_and_goes_on(crun, start):
+    """And whoever asks as ncclras does is answered by each worker at its own address."""
     c = start(LATE, *POLL)
     c.wait(LATE_TEXT)
     c.wait(r"what all threads of 4 workers were doing|not known")
     assert c.p.poll() is None
+    asked = [ask(environment(int((crun.tmp / f"pid-{r}").read_text()))["NCCL_RAS_ADDR"]) for r in range(4)]
+    assert all(a["communicators"][0]["ranks"][1]["collective_counts"]["AllReduce"] == 6649 for a in asked)
     c.p.terminate()
     c.end()
 
