@@ -51,8 +51,7 @@ struct hang_witness {
     int64_t *lived_ns; /* (world), or (n) elsewhere */
     /* On group rank 0, of the ranks of other nodes */
     int64_t *others_active_ns, *heard_ns; /* (world) */
-    struct ras_process *processes;
-    size_t n_processes, cap;
+    struct ras_job job;
 };
 
 static int64_t look_ns(const struct hang_witness *t)
@@ -100,34 +99,53 @@ static void take_signs(struct hang_witness *t, int64_t now)
 
 /* --- processes */
 
-static void add_process(struct hang_witness *t, pid_t pid, int rank, int node)
+static void add_process(struct ras_job *j, pid_t pid, int rank, int node)
 {
-    if (ARRAY_RESERVE(t->processes, t->cap, t->n_processes + 1) == 0)
-        t->processes[t->n_processes++] = (struct ras_process){pid, rank, node};
+    if (ARRAY_RESERVE(j->processes, j->processes_cap, j->n_processes + 1) == 0)
+        j->processes[j->n_processes++] = (struct ras_process){pid, rank, node};
 }
 
-static void forget_node(struct hang_witness *t, int node)
+/* hosts: "10.0.0.7,fd00::1"; "-": none. */
+static void add_places(struct ras_job *j, const char *hosts, int node)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < t->n_processes; i++)
-        if (t->processes[i].node != node)
-            t->processes[kept++] = t->processes[i];
-    t->n_processes = kept;
+    for (size_t n; *hosts; hosts += n + (hosts[n] == ',')) {
+        struct ras_place p = {.node = node};
+        n = strcspn(hosts, ",");
+        if (n < sizeof p.host && ARRAY_RESERVE(j->places, j->places_cap, j->n_places + 1) == 0) {
+            memcpy(p.host, hosts, n);
+            j->places[j->n_places++] = p;
+        }
+    }
+}
+
+static void forget_node(struct ras_job *j, int node)
+{
+    size_t processes = 0, places = 0;
+    for (size_t i = 0; i < j->n_processes; i++)
+        if (j->processes[i].node != node)
+            j->processes[processes++] = j->processes[i];
+    for (size_t i = 0; i < j->n_places; i++)
+        if (j->places[i].node != node)
+            j->places[places++] = j->places[i];
+    j->n_processes = processes;
+    j->n_places = places;
 }
 
 static void add_tree(struct hang_witness *t, const struct hang_worker *k)
 {
     struct procs below;
-    add_process(t, k->pid, k->rank, t->base);
+    add_process(&t->job, k->pid, k->rank, t->base);
     if (procs_below(&below, k->pid))
         for (size_t i = 0; i < below.n && i + 1 < PROCESSES_MAX; i++)
-            add_process(t, below.v[i].pid, k->rank, t->base);
+            add_process(&t->job, below.v[i].pid, k->rank, t->base);
     procs_free(&below);
 }
 
 static void add_own(struct hang_witness *t)
 {
-    forget_node(t, t->base);
+    char hosts[RAS_HOSTS_MAX];
+    forget_node(&t->job, t->base);
+    add_places(&t->job, ras_hosts(hosts), t->base);
     for (int i = 0; i < t->watch->n; i++)
         if (!t->watch->workers[i].gone)
             add_tree(t, &t->watch->workers[i]);
@@ -159,7 +177,7 @@ static bool on_answer(void *arg, int which, const struct buf *text, char *why, s
     struct hang_witness *t = arg;
     struct ras_answer a;
     struct err e;
-    if (ras_answer_read(text, t->processes, t->n_processes, &a, &e) < 0) {
+    if (ras_answer_read(text, &t->job, &a, &e) < 0) {
         snprintf(why, cap, "that is not NCCL's RAS: %.120s", e.text);
         return false;
     }
@@ -249,18 +267,19 @@ static bool job_is_known(const struct hang_witness *t, int64_t now, int64_t *ret
     return true;
 }
 
-/* "IO 61000 8 300:4711+4712 61000:4713": for how many ms no byte, the first rank, and of each the ms since its last
- * sign of life, and its processes. */
+/* "IO 61000 8 10.0.0.7 300:4711+4712 61000:4713": for how many ms no byte, the first rank, addresses of the host, and of
+ * each rank the ms since its last sign of life, and its processes. */
 static void tell(struct hang_witness *t, int64_t now)
 {
     struct buf text = {0};
-    int rc = buf_printf(&text, TELLS "%" PRId64 " %d", (now - t->active_ns) / 1000000, t->base);
-    t->n_processes = 0;
+    char hosts[RAS_HOSTS_MAX];
+    int rc = buf_printf(&text, TELLS "%" PRId64 " %d %s", (now - t->active_ns) / 1000000, t->base, ras_hosts(hosts));
+    t->job.n_processes = 0;
     for (int i = 0, n = 0; i < t->watch->n && rc == 0; i++) {
         add_tree(t, &t->watch->workers[i]);
         rc = buf_printf(&text, " %" PRId64, (now - t->lived_ns[i]) / 1000000);
-        for (const int first = n; n < (int)t->n_processes && rc == 0; n++)
-            rc = buf_printf(&text, "%c%d", n == first ? ':' : '+', (int)t->processes[n].pid);
+        for (const int first = n; n < (int)t->job.n_processes && rc == 0; n++)
+            rc = buf_printf(&text, "%c%d", n == first ? ':' : '+', (int)t->job.processes[n].pid);
     }
     if (rc == 0)
         t->watch->o.tell_quiet(t->watch->o.arg, text.data, text.len);
@@ -285,7 +304,7 @@ static bool parse_processes(struct hang_witness *t, const char *at, int rank, in
         const long pid = strtol(at, &end, 10);
         if (pid <= 0 || pid > INT32_MAX || (*end && *end != '+'))
             return false;
-        add_process(t, (pid_t)pid, rank, node);
+        add_process(&t->job, (pid_t)pid, rank, node);
         if (!*end)
             return true;
     }
@@ -302,10 +321,11 @@ static bool parse_tell(struct hang_witness *t, char *text, int64_t now, int *ret
         return false;
     char *end;
     const long base = strtol(at, &end, 10);
-    if (*end || base < 0 || base >= t->world)
+    if (*end || base < 0 || base >= t->world || !(at = strtok_r(NULL, " ", &save)))
         return false;
     *ret_base = (int)base;
-    forget_node(t, *ret_base);
+    forget_node(&t->job, *ret_base);
+    add_places(&t->job, at, *ret_base);
     for (*ret_n = 0; (at = strtok_r(NULL, " ", &save)); (*ret_n)++) {
         const int rank = *ret_base + *ret_n;
         if (rank >= t->world || is_own(t, rank) || !parse_ms(at, ':', now, &lived, &at) ||
@@ -429,6 +449,11 @@ static void on_look(uv_timer_t *timer)
     hang_read_workers(w);
     if (hang_tells(w->workers, w->n)) /* steps say more */
         return;
+    hang_read_processes(w, now);
+    if (w->was_traced) { /* by a debugger */
+        excuse(t, now);
+        return;
+    }
     take_signs(t, now);
     if (!t->leads && (t->any_late || now - t->active_ns >= t->m.quiet_ns))
         tell(t, now);
@@ -450,13 +475,13 @@ void hang_witness_end(struct hang_watch *w)
     free(t->lived_ns);
     free(t->others_active_ns);
     free(t->heard_ns);
-    free(t->processes);
+    free(t->job.processes);
+    free(t->job.places);
     t->marks = NULL;
     t->bytes = NULL;
     t->late = NULL;
     t->lived_ns = t->others_active_ns = t->heard_ns = NULL;
-    t->processes = NULL;
-    t->n_processes = t->cap = 0;
+    t->job = (struct ras_job){0};
     t->world = 0;
 }
 

@@ -1,8 +1,13 @@
 #include "launcher/witness/ras_addr.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "common/net/addr.h"
 
 #define HOSTS 254 /* of a block 127.x.y: not .0, not .255 */
 
@@ -40,4 +45,23 @@ void ras_list(pid_t crun, int workers, char out[RAS_ADDRESS_MAX])
     else
         snprintf(out, RAS_ADDRESS_MAX, "127.%u.%u.1-%d:%d", 64 + (block >> 8) % 128, block & 255,
                  workers < HOSTS ? workers : HOSTS, RAS_PORT);
+}
+
+char *ras_hosts(char out[RAS_HOSTS_MAX])
+{
+    struct ifaddrs *all = NULL;
+    size_t n = 0;
+    snprintf(out, RAS_HOSTS_MAX, "-");
+    if (getifaddrs(&all) < 0)
+        return out;
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+        uint8_t ip[ADDR_BYTES];
+        char text[INET6_ADDRSTRLEN];
+        if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || !addr_of(i->ifa_addr, ip) || addr_is_loopback(ip) ||
+            n + sizeof text + 1 > RAS_HOSTS_MAX)
+            continue;
+        n += (size_t)snprintf(out + n, RAS_HOSTS_MAX - n, "%s%s", n ? "," : "", addr_text(ip, text));
+    }
+    freeifaddrs(all);
+    return out;
 }

@@ -19,6 +19,10 @@ bool ras_is_off(void);
  * all rounds. Another crun on this machine has the same one in one case of 32,768. Returns out. */
 char *ras_address(pid_t crun, int local, char out[RAS_ADDRESS_MAX]);
 
+/* The addresses of this host but those of the loopback, with commas between them; "-": none. RAS tells hosts by them. */
+#define RAS_HOSTS_MAX 512
+char *ras_hosts(char out[RAS_HOSTS_MAX]);
+
 /* All of them, for people: "127.71.12.1-8:28028"; of more than 254 workers the first 254. */
 void ras_list(pid_t crun, int workers, char out[RAS_ADDRESS_MAX]);
 

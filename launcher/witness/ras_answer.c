@@ -10,16 +10,8 @@
 
 /* --- processes: by their ids, and where two nodes have the same one, by the host */
 
-struct place { /* a host, by its address in the answer, runs workers of this node */
-    const char *host;
-    int node;
-};
-
 struct reader {
-    const struct ras_process *v;
-    size_t n;
-    struct place *places;
-    size_t n_places;
+    const struct ras_job *job;
     struct ras_answer *a;
 };
 
@@ -33,24 +25,24 @@ static int by_pid(const void *x, const void *y)
 static size_t with_pid(const struct reader *r, pid_t pid, const struct ras_process **ret)
 {
     const struct ras_process key = {.pid = pid, .rank = -1};
-    size_t low = 0, high = r->n, n = 0;
+    size_t low = 0, high = r->job->n_processes, n = 0;
     while (low < high) {
         const size_t mid = low + (high - low) / 2;
-        if (by_pid(&r->v[mid], &key) < 0)
+        if (by_pid(&r->job->processes[mid], &key) < 0)
             low = mid + 1;
         else
             high = mid;
     }
-    while (low + n < r->n && r->v[low + n].pid == pid)
+    *ret = r->job->processes + low;
+    while (low + n < r->job->n_processes && (*ret)[n].pid == pid)
         n++;
-    *ret = r->v + low;
     return n;
 }
 
 static bool runs(const struct reader *r, const char *host, int node)
 {
-    for (size_t i = 0; i < r->n_places; i++)
-        if (r->places[i].node == node && strcmp(r->places[i].host, host) == 0)
+    for (size_t i = 0; i < r->job->n_places; i++)
+        if (r->job->places[i].node == node && strcmp(r->job->places[i].host, host) == 0)
             return true;
     return false;
 }
@@ -68,32 +60,6 @@ static int rank_of(const struct reader *r, const char *host, pid_t pid)
             rank = v[i].rank;
         }
     return rank;
-}
-
-static int learn_place(struct reader *r, const cJSON *item, size_t *cap)
-{
-    const struct ras_process *v;
-    const char *host = json_str_or(item, "host", "");
-    if (with_pid(r, json_int_or(item, "pid", -1), &v) != 1 || runs(r, host, v->node))
-        return 0;
-    if (r->n_places == *cap) {
-        struct place *more = realloc(r->places, (*cap + 16) * sizeof *more);
-        if (!more)
-            return -ENOMEM;
-        r->places = more;
-        *cap += 16;
-    }
-    r->places[r->n_places++] = (struct place){host, v->node};
-    return 0;
-}
-
-static int learn_places(struct reader *r, const cJSON *comms)
-{
-    size_t cap = 0;
-    const cJSON *comm, *item;
-    cJSON_ArrayForEach(comm, comms) cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(comm, "ranks"))
-        TRY(learn_place(r, item, &cap));
-    return 0;
 }
 
 /* --- communicators */
@@ -196,24 +162,22 @@ static int read_tree(struct reader *r, const cJSON *tree, struct err *e)
     a->version = part[0] * 10000 + part[1] * 100 + part[2];
     snprintf(a->version_text, sizeof a->version_text, "%d.%d.%d", part[0], part[1], part[2]);
     a->comms = calloc((size_t)cJSON_GetArraySize(comms) + 1, sizeof *a->comms);
-    if (!a->comms || learn_places(r, comms) < 0)
+    if (!a->comms)
         return err_errno(e, ENOMEM, "an answer of RAS");
     cJSON_ArrayForEach(item, comms) TRY(read_comm(r, item, &a->comms[a->n_comms++], e));
     qsort(a->comms, (size_t)a->n_comms, sizeof *a->comms, by_name);
     return 0;
 }
 
-int ras_answer_read(const struct buf *text, struct ras_process *processes, size_t n_processes, struct ras_answer *ret,
-                    struct err *e)
+int ras_answer_read(const struct buf *text, const struct ras_job *job, struct ras_answer *ret, struct err *e)
 {
-    struct reader r = {.v = processes, .n = n_processes, .a = ret};
+    struct reader r = {.job = job, .a = ret};
     *ret = (struct ras_answer){0};
-    qsort(processes, n_processes, sizeof *processes, by_pid);
+    qsort(job->processes, job->n_processes, sizeof *job->processes, by_pid);
     cJSON *tree = NULL;
     int rc = json_read_text(text, "answer", &tree, e);
     rc = rc ? rc : read_tree(&r, tree, e);
     cJSON_Delete(tree);
-    free(r.places);
     if (rc < 0)
         ras_answer_free(ret);
     return rc;

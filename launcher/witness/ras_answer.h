@@ -16,10 +16,21 @@ struct err;
 #define RAS_LEAST_VERSION 22902    /* below 2.29.2 questions have crashed jobs (NCCL's issues 1669, 1718, 1762) */
 #define RAS_ANSWER_MAX (32u << 20) /* bytes: some 80,000 places in communicators */
 
-/* A process that may be meant: RAS says process id and IP address, crun knows process ids and nodes. */
+/* Who may be meant: RAS says process ids and addresses of hosts. node: any number that tells nodes apart. */
 struct ras_process {
     pid_t pid;
-    int rank, node; /* of the job; any number that tells nodes apart */
+    int rank, node; /* of the job */
+};
+
+struct ras_place {
+    char host[46]; /* INET6_ADDRSTRLEN: an address of the node's host, none of the loopback */
+    int node;
+};
+
+struct ras_job {
+    struct ras_process *processes;
+    struct ras_place *places;
+    size_t n_processes, n_places, processes_cap, places_cap;
 };
 
 struct ras_rank { /* a place in a communicator */
@@ -44,10 +55,9 @@ struct ras_answer {
     int ours, strangers;    /* places whose process is one of the job's, and others */
 };
 
-/* processes: of the whole job, in any order; sorted here. The result is freed by ras_answer_free(). ERR_CORRUPT: it is
- * no answer of RAS; -ENOMEM. */
-int ras_answer_read(const struct buf *text, struct ras_process *processes, size_t n_processes, struct ras_answer *ret,
-                    struct err *e);
+/* job: all of it, in any order; its processes are sorted here. The result is freed by ras_answer_free(). ERR_CORRUPT: it
+ * is no answer of RAS; -ENOMEM. */
+int ras_answer_read(const struct buf *text, const struct ras_job *job, struct ras_answer *ret, struct err *e);
 void ras_answer_free(struct ras_answer *a);
 
 /* No rank has launched anything between the two, and they know the same communicators. */

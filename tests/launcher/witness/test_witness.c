@@ -23,7 +23,8 @@
 static struct witness w;
 static int64_t now, active, lived[WORLD];
 static struct ras_process processes[4 * WORLD];
-static size_t n_processes;
+static struct ras_place places[2] = {{"10.0.0.1", 0}, {"10.0.0.2", WORLD / 2}};
+static struct ras_job job;
 
 /* --- answers from a short form: "a: 0=r10,g3 1! 2?; b: ..."; r: all-reduce, g: all-gather. After the counts: i
  * initializes, f finalizes, e has an error. Instead of them: ! not reached, X dead, ? no member any more. @N: of
@@ -89,7 +90,7 @@ static struct ras_answer answer_of(const char *version, const char *form)
     struct ras_answer a;
     struct err e;
     write_answer(&text, version, form);
-    assert_int_equal(ras_answer_read(&text, processes, n_processes, &a, &e), 0);
+    assert_int_equal(ras_answer_read(&text, &job, &a, &e), 0);
     buf_free(&text);
     return a;
 }
@@ -97,9 +98,9 @@ static struct ras_answer answer_of(const char *version, const char *form)
 static void begin(void)
 {
     now = active = 0;
-    n_processes = 0;
+    job = (struct ras_job){.processes = processes, .places = places, .n_places = 2};
     for (int r = 0; r < WORLD; r++) {
-        processes[n_processes++] = (struct ras_process){PID + r, r, r < WORLD / 2 ? 0 : WORLD / 2};
+        processes[job.n_processes++] = (struct ras_process){PID + r, r, r < WORLD / 2 ? 0 : WORLD / 2};
         lived[r] = 0;
     }
     witness_init(&w, WITNESS_QUIET_NS);
@@ -328,16 +329,18 @@ static void an_old_nccl_is_asked_once(void **state)
 
 static void a_process_id_of_two_nodes_is_told_apart_by_its_host(void **state)
 {
+    static const int ranks[] = {0, 1, 4, 5};
     begin();
-    processes[n_processes++] = (struct ras_process){PID + 1, 5, WORLD / 2}; /* a child of rank 5 on the second node */
-    struct ras_answer a = answer_of("2.29.7", "a: 0=r1 1=r1 4=r1 5=r1@1001");
+    for (int r = 0; r < WORLD; r++) /* as in containers, where all nodes have the same */
+        processes[r].pid = PID + r % (WORLD / 2);
+    struct ras_answer a = answer_of("2.29.7", "a: 0=r1@1000 1=r1@1001 4=r1@1000 5=r1@1001");
     assert_true(a.comms[0].settled);
     assert_int_equal(a.ours, 4);
-    static const int ranks[] = {0, 1, 4, 5};
     for (int i = 0; i < 4; i++)
         assert_int_equal(a.comms[0].ranks[i].rank, ranks[i]);
     ras_answer_free(&a);
-    a = answer_of("2.29.7", "a: 1=r1 5=r1@1001"); /* nothing tells which host is which node */
+    job.n_places = 0; /* nothing tells which host is which node */
+    a = answer_of("2.29.7", "a: 1=r1@1001 5=r1@1001");
     assert_false(a.comms[0].settled);
     assert_int_equal(a.strangers, 2);
     ras_answer_free(&a);
@@ -363,7 +366,7 @@ static void what_is_no_answer_is_refused(void **state)
         struct ras_answer a;
         struct err e;
         buf_addstr(&text, *p);
-        assert_int_equal(ras_answer_read(&text, processes, n_processes, &a, &e), ERR_CORRUPT);
+        assert_int_equal(ras_answer_read(&text, &job, &a, &e), ERR_CORRUPT);
         buf_free(&text);
     }
     end();
@@ -379,7 +382,7 @@ static void an_answer_cut_anywhere_is_refused(void **state)
     for (size_t n = text.len - 2; n > 0; n--) { /* without its newline and the last brace at least */
         text.len = n;
         text.data[n] = '\0';
-        assert_int_equal(ras_answer_read(&text, processes, n_processes, &a, &e), ERR_CORRUPT);
+        assert_int_equal(ras_answer_read(&text, &job, &a, &e), ERR_CORRUPT);
     }
     buf_free(&text);
     end();
