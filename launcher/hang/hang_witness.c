@@ -39,18 +39,21 @@ struct hang_witness {
     struct hang_watch *watch;
     uv_timer_t timer;
     struct ras_client *client;
-    int base, world;
-    int answers;                  /* the worker whose RAS answered last is asked first */
-    bool leads, said;             /* something about this round's RAS, for people */
-    struct quiet_mark *marks;     /* (n) of this node's workers */
-    uint64_t *bytes;              /* (n) */
+    int base, world;  /* world 0: no round */
+    int answers;      /* the worker whose RAS answered last is asked first */
+    bool leads, said; /* something about this round's RAS, for people */
+    struct local {    /* (n) workers of this node */
+        struct quiet_mark mark;
+        uint64_t bytes;
+        bool late; /* elsewhere than on group rank 0: named, as it said */
+    } * local;
+    bool any_late;
     int64_t active_ns, looked_ns; /* of this node */
     uint64_t changes;             /* of keys */
-    bool *late;                   /* (n) elsewhere than on group rank 0: named, as it said */
-    bool any_late;
-    int64_t *lived_ns; /* (world), or (n) elsewhere */
-    /* On group rank 0, of the ranks of other nodes */
-    int64_t *others_active_ns, *heard_ns; /* (world) */
+    int64_t *lived_ns;            /* (world), or (n) elsewhere */
+    struct remote {               /* (world) ranks of other nodes, on group rank 0 */
+        int64_t active_ns, heard_ns;
+    } * remote;
     struct ras_job job;
 };
 
@@ -89,11 +92,11 @@ static void take_signs(struct hang_witness *t, int64_t now)
         struct quiet_sample s;
         if (w->workers[i].gone || !signs_read(w->workers[i].pid, &s))
             continue;
-        if (quiet_is_sign(&t->marks[i], now, &s))
+        if (quiet_is_sign(&t->local[i].mark, now, &s))
             own_lived(t)[i] = now;
-        if (s.bytes != t->bytes[i])
+        if (s.bytes != t->local[i].bytes)
             t->active_ns = now;
-        t->bytes[i] = s.bytes;
+        t->local[i].bytes = s.bytes;
     }
 }
 
@@ -260,9 +263,10 @@ static bool job_is_known(const struct hang_witness *t, int64_t now, int64_t *ret
     for (int r = 0; r < t->world; r++) {
         if (is_own(t, r))
             continue;
-        if (t->heard_ns[r] == 0 || now - t->heard_ns[r] > 2 * look_ns(t) + LATE_TELL_NS)
+        const struct remote *k = &t->remote[r];
+        if (k->heard_ns == 0 || now - k->heard_ns > 2 * look_ns(t) + LATE_TELL_NS)
             return false;
-        *ret = max_i64(*ret, t->others_active_ns[r]);
+        *ret = max_i64(*ret, k->active_ns);
     }
     return true;
 }
@@ -332,8 +336,7 @@ static bool parse_tell(struct hang_witness *t, char *text, int64_t now, int *ret
             !parse_processes(t, at, rank, *ret_base))
             return false;
         t->lived_ns[rank] = lived;
-        t->others_active_ns[rank] = active;
-        t->heard_ns[rank] = now;
+        t->remote[rank] = (struct remote){.active_ns = active, .heard_ns = now};
     }
     return *ret_n > 0;
 }
@@ -387,8 +390,8 @@ bool hang_witness_answer(struct hang_watch *w, const char *answer)
     const bool before = t->any_late;
     t->any_late = false;
     for (int i = 0; i < w->n; i++) {
-        t->late[i] = is_listed(answer + sizeof NAMES - 1, t->base + i);
-        t->any_late = t->any_late || t->late[i];
+        t->local[i].late = is_listed(answer + sizeof NAMES - 1, t->base + i);
+        t->any_late = t->any_late || t->local[i].late;
     }
     if (t->any_late && !before) {
         w->quiet.sign_ns = min_i64(w->quiet.sign_ns, hang_witness_last(w));
@@ -404,7 +407,7 @@ bool hang_witness_names(const struct hang_watch *w, int rank)
     const struct hang_witness *t = w->witness;
     if (!t)
         return false;
-    return t->leads ? witness_names(&t->m, rank) : t->any_late && is_own(t, rank) && t->late[rank - t->base];
+    return t->leads ? witness_names(&t->m, rank) : t->any_late && is_own(t, rank) && t->local[rank - t->base].late;
 }
 
 bool hang_witness_is_naming(const struct hang_watch *w)
@@ -469,18 +472,14 @@ void hang_witness_end(struct hang_watch *w)
     uv_timer_stop(&t->timer);
     ras_client_abandon(t->client);
     witness_end_round(&t->m);
-    free(t->marks);
-    free(t->bytes);
-    free(t->late);
+    free(t->local);
     free(t->lived_ns);
-    free(t->others_active_ns);
-    free(t->heard_ns);
+    free(t->remote);
     free(t->job.processes);
     free(t->job.places);
-    t->marks = NULL;
-    t->bytes = NULL;
-    t->late = NULL;
-    t->lived_ns = t->others_active_ns = t->heard_ns = NULL;
+    t->local = NULL;
+    t->lived_ns = NULL;
+    t->remote = NULL;
     t->job = (struct ras_job){0};
     t->world = 0;
 }
@@ -492,26 +491,23 @@ int hang_witness_begin(struct hang_watch *w, int64_t now, int base, int world, b
         return 0;
     hang_witness_end(w);
     const size_t n = (size_t)w->n, ranks = leads ? (size_t)world : n;
+    const uint64_t look_ms = (uint64_t)(look_ns(t) / 1000000);
     t->base = base;
     t->leads = leads;
     t->said = t->any_late = false;
     t->looked_ns = now;
     t->changes = 0;
-    t->marks = calloc(n, sizeof *t->marks);
-    t->bytes = calloc(n, sizeof *t->bytes);
-    t->late = calloc(n, sizeof *t->late);
+    t->local = calloc(n, sizeof *t->local);
     t->lived_ns = calloc(ranks, sizeof *t->lived_ns);
-    t->others_active_ns = calloc(ranks, sizeof *t->others_active_ns);
-    t->heard_ns = calloc(ranks, sizeof *t->heard_ns);
-    if (!t->marks || !t->bytes || !t->late || !t->lived_ns || !t->others_active_ns || !t->heard_ns ||
-        witness_begin_round(&t->m, now, world) < 0)
+    t->remote = calloc(ranks, sizeof *t->remote);
+    if (!t->local || !t->lived_ns || !t->remote || witness_begin_round(&t->m, now, world) < 0)
         return -ENOMEM;
     t->world = world;
     excuse(t, now);
     if (ras_is_off())
         say_once(t, "NCCL_RAS_ENABLE is 0");
     else
-        uv_timer_start(&t->timer, on_look, (uint64_t)(look_ns(t) / 1000000), (uint64_t)(look_ns(t) / 1000000));
+        uv_timer_start(&t->timer, on_look, look_ms, look_ms);
     return 0;
 }
 

@@ -19,7 +19,7 @@ bool ras_is_off(void);
  * all rounds. Another crun on this machine has the same one in one case of 32,768. Returns out. */
 char *ras_address(pid_t crun, int local, char out[RAS_ADDRESS_MAX]);
 
-/* The addresses of this host but those of the loopback, with commas between them; "-": none. RAS tells hosts by them. */
+/* The addresses of this host but those of the loopback, with commas between them; "-": none. RAS names hosts so. */
 #define RAS_HOSTS_MAX 512
 char *ras_hosts(char out[RAS_HOSTS_MAX]);
 

@@ -55,8 +55,8 @@ struct ras_answer {
     int ours, strangers;    /* places whose process is one of the job's, and others */
 };
 
-/* job: all of it, in any order; its processes are sorted here. The result is freed by ras_answer_free(). ERR_CORRUPT: it
- * is no answer of RAS; -ENOMEM. */
+/* job: all of it, in any order; its processes are sorted here. The result is freed by ras_answer_free(). ERR_CORRUPT:
+ * it is no answer of RAS; -ENOMEM. */
 int ras_answer_read(const struct buf *text, const struct ras_job *job, struct ras_answer *ret, struct err *e);
 void ras_answer_free(struct ras_answer *a);
 

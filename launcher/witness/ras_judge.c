@@ -215,36 +215,28 @@ static void sort_out(const struct ras_answer *a, bool *late, bool *waits)
 /* The communicator in which most wait for the first that is to blame. */
 static void describe_late(const struct ras_answer *a, int world, struct ras_verdict *v)
 {
-    const struct ras_comm *best = NULL;
-    const struct ras_rank *late = NULL, *ahead = NULL;
-    int waiting = 0;
+    int most = 0;
     char ranks[96], call[128];
+    const char *plural = list_late(v, world, ranks, sizeof ranks);
     for (int c = 0; c < a->n_comms; c++) {
         const struct ras_comm *m = &a->comms[c];
-        if (!m->settled || m->n == 0 || !differs(m))
-            continue;
-        const struct ras_rank *k = NULL, *far = m->ranks;
-        int others = 0;
-        for (int i = 0; i < m->n; i++) {
-            const bool is_late = total(&m->ranks[i]) == total(least(m));
-            k = is_late && m->ranks[i].rank == v->first ? &m->ranks[i] : k;
+        const struct ras_rank *late = NULL, *far = m->ranks;
+        const uint64_t lowest = m->n > 0 ? total(least(m)) : 0;
+        int waiting = 0;
+        for (int i = 0; m->settled && i < m->n; i++) {
+            const bool is_late = total(&m->ranks[i]) == lowest;
+            late = is_late && m->ranks[i].rank == v->first ? &m->ranks[i] : late;
             far = total(&m->ranks[i]) > total(far) ? &m->ranks[i] : far;
-            others += !is_late;
+            waiting += !is_late;
         }
-        if (k && others > waiting) {
-            best = m;
-            late = k;
-            ahead = far;
-            waiting = others;
-        }
+        if (!late || waiting <= most)
+            continue;
+        most = waiting;
+        add_call(a, late, far, call, sizeof call);
+        snprintf(v->text, sizeof v->text, "rank%s %s ha%s not launched %s of communicator %s; %d rank%s wait%s in it",
+                 plural, ranks, v->n_late > 1 ? "ve" : "s", call, m->hash, waiting, waiting > 1 ? "s" : "",
+                 waiting > 1 ? "" : "s");
     }
-    if (!best)
-        return;
-    add_call(a, late, ahead, call, sizeof call);
-    const char *plural = list_late(v, world, ranks, sizeof ranks);
-    snprintf(v->text, sizeof v->text, "rank%s %s ha%s not launched %s of communicator %s; %d rank%s wait%s in it",
-             plural, ranks, v->n_late > 1 ? "ve" : "s", call, best->hash, waiting, waiting > 1 ? "s" : "",
-             waiting > 1 ? "" : "s");
 }
 
 static bool judge_late(const struct ras_answer *a, int world, bool *late, bool *waits, struct ras_verdict *v)
