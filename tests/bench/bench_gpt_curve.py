@@ -46,7 +46,7 @@ def prepare(options):
 
 def crun(options):
     (options.out / "log/metrics.jsonl").unlink(missing_ok=True)
-    trainer(options, "--pretrained", options.out / "weights", "--optimizer", "adamw", "--lr", RATE, "--lr-policy", "fixed", "--weight-decay", 0, "--max-time",
+    trainer(options, "--pretrained", options.out / "weights", "--optimizer", "adamw", "--lr", RATE, "--lr-policy", "fixed", "--warmup-epochs", 0, "--weight-decay", 0, "--max-time",
             f"{options.seconds}s", "--eval-every", 0, "--log-dir", options.out / "log", *(["--amp", "bf16"] if options.type == "bf16" else []))
     rows = [json.loads(line) for line in open(options.out / "log/metrics.jsonl")]
     return [(r["seconds"], r["step"], r["loss"]) for r in rows if "loss" in r and "seconds" in r]

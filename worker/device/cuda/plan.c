@@ -474,10 +474,11 @@ static int check_ops(const struct cuda_plan *pl, struct err *e)
         const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
         if (op_is(op->kind, OP_OF_GROUP) && op->in[0] >= 0 && op->kind != OP_BIAS_BWD &&
             pl->p->tensors[op->in[0]].h * pl->p->tensors[op->in[0]].w > 1)
-            return err_set(e, -ENOTSUP,
-                           "the cuda device has no kernel for blocks that a tensor group shares, as '%s' is: use "
-                           "--device cpu",
-                           pl->p->tensors[op->in[0]].name);
+            return err_set(
+                e, -ENOTSUP,
+                "the cuda device has no kernel for blocks or a vocabulary that a tensor group shares, as '%s' "
+                "is: use --device cpu",
+                pl->p->tensors[op->in[0]].name);
         if (freezes_badly(pl->p, f))
             return err_set(e, -ENOTSUP,
                            "the cuda device freezes whole convolutions and linear layers, and no other operation, but "
