@@ -262,14 +262,14 @@ void pickle_free(struct pickle *p)
 
 /* --- files of torch before 1.6 */
 
-int pickle_is_old(const void *head, size_t n)
+bool pickle_is_old(const void *head, size_t n)
 {
     static const unsigned char magic[] = {0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
     const unsigned char *h = head;
     for (size_t i = 2; n >= 2 && h[0] == 0x80 && i < PICKLE_OLD_HEAD && i + sizeof magic <= n; i++)
         if (memcmp(h + i, magic, sizeof magic) == 0)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 struct reading {

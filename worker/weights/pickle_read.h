@@ -2,15 +2,16 @@
  *
  * Nothing is executed, and what is not needed is not made: objects, functions' results, bytes and large numbers are
  * passed over as what they are called. Read is one dict of tensors:
- *   - the member `part` of the outermost dict, if that is asked for;
- *   - else the outermost dict's member "state_dict", or "model", or the only member that is a dict with tensors,
- *     if the outermost dict has fewer tensors of its own; and so on in that;
- *   - else the outermost dict.
+ *   - the member `part` of the outermost dict, if that is asked for and is a dict;
+ *   - of that, or else of the outermost dict, the member "state_dict", or "model", or the only member that is a dict
+ *     with more tensors than the dict itself has;
+ *   - if there is none, the dict itself.
  * Its members that are plain values, or tensors of types that are not taken, are passed over and counted; an object
  * among them could be a tensor in disguise and is refused. */
 #ifndef CRUN_WORKER_WEIGHTS_PICKLE_READ_H
 #define CRUN_WORKER_WEIGHTS_PICKLE_READ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -38,7 +39,7 @@ struct pickled_storage {
 struct pickle {
     struct pickled_tensor *t;
     size_t n;
-    int part_taken;                   /* it is the member that was asked for */
+    bool part_taken;                  /* it is the member that was asked for */
     size_t passed_over;               /* members of the dict that are none of these, */
     char passed[320];                 /* the first of them, and what it is */
     struct pickled_storage *storages; /* pickle_read_old() alone: as they lie in the file, */
@@ -54,7 +55,7 @@ void pickle_free(struct pickle *p);
 /* A file of torch before 1.6: pickles with a number that says so, the version, the machine, the object, and the names
  * of the storages, which lie behind: for each a count (i64), and the elements. */
 #define PICKLE_OLD_HEAD 32 /* bytes that pickle_is_old() looks at */
-int pickle_is_old(const void *head, size_t n);
+bool pickle_is_old(const void *head, size_t n);
 int pickle_read_old(struct pickle *ret, const void *data, size_t n, const char *part, struct err *e);
 
 /* A view may be larger than what it is of (torch's expand), but a small file must not become gigabytes: ERR_REFUSED for
