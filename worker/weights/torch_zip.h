@@ -1,6 +1,6 @@
 /* torch.save()'s files (.pth): a zip of stored entries <prefix>/data.pkl, <prefix>/byteorder, <prefix>/data/<storage>,
- * <prefix>/version. Files of torch before 1.6 are no zip: torch_old.h. Without libzip (Meson option `libzip`) every call
- * is -ENOTSUP. */
+ * <prefix>/version. Files of torch before 1.6 are no zip: torch_old.h. Without libzip (Meson option `libzip`) every
+ * call is -ENOTSUP. */
 #ifndef CRUN_WORKER_WEIGHTS_TORCH_ZIP_H
 #define CRUN_WORKER_WEIGHTS_TORCH_ZIP_H
 
@@ -14,7 +14,8 @@ struct err;
 struct pickle;
 struct torch_zip;
 
-/* Reads the list of tensors; see pickle_read.h for part and for what is taken. ERR_CORRUPT, ERR_REFUSED, -ENOTSUP, -errno. */
+/* Reads the list of tensors; see pickle_read.h for part and for what is taken. ERR_CORRUPT, ERR_REFUSED, -ENOTSUP,
+ * -errno. */
 int torch_zip_open(struct torch_zip **ret, const char *path, const char *part, struct err *e);
 void torch_zip_close(struct torch_zip *z); /* NULL allowed */
 size_t torch_zip_count(const struct torch_zip *z);
