@@ -19,20 +19,19 @@
 struct err;
 
 /* Save; meta (an object, or NULL) is put into the manifest as "meta" (borrowed; its numbers keep 15 digits, so exact
- * state belongs in tensors). Replaces DIR/latest afterwards (a link to the folder, by rename). keep > 0:
- * complete checkpoints beyond the newest `keep` are removed after that, never the one just saved, the best, or one that
- * a link leads to. An existing complete
- * checkpoint of the same step is left as it is and counts as success. DIR is made if missing. On failure (-ENOSPC, ...)
- * what was there before is untouched and nothing half-made is left. Logs "saving step N" before the first byte and
- * "saved step N" at the end. */
+ * state belongs in tensors). Replaces DIR/latest afterwards (a link to the folder, by rename). keep > 0: complete
+ * checkpoints beyond the newest `keep` are removed after that, never the one just saved, the best, or one that a link
+ * leads to. An existing complete checkpoint of the same step is left as it is and counts as success. DIR is made if
+ * missing. On failure (-ENOSPC, ...) what was there before is untouched and nothing half-made is left. Logs "saving
+ * step N" before the first byte and "saved step N" at the end. */
 int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, size_t n_model,
               const struct ckpt_tensor *train, size_t n_train, const cJSON *meta, int keep, struct err *e);
 
 /* What ckpt_save() removes, after a link or DIR/best has come to lead elsewhere. saved: is kept. */
 int ckpt_rotate(const char *dir, int64_t saved, int keep, struct err *e);
 
-/* For a save that found the disk full and that must succeed: removes the oldest complete checkpoint that is not the best
- * and that no link of its epoch leads to, if another is left. *ret_step: its step; -1: there is none to remove. */
+/* For a save that found the disk full and that must succeed: removes the oldest complete checkpoint that is not the
+ * best and that no link of its epoch leads to, if another is left. *ret_step: its step; -1: there is none to remove. */
 int ckpt_make_room(const char *dir, int64_t *ret_step, struct err *e);
 
 /* Sets members of a complete checkpoint's meta (those of the object `more`, borrowed): what became known of it after it

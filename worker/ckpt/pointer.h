@@ -1,5 +1,5 @@
-/* What points at a checkpoint in DIR: the links `latest`, `best` and <name>_<epoch>.mdl. Where there are no links, and of
- * older versions, `latest` and `best` are text files with the folder's name. */
+/* What points at a checkpoint in DIR: the links `latest`, `best` and <name>_<epoch>.mdl. Where there are no links, and
+ * of older versions, `latest` and `best` are text files with the folder's name. */
 #ifndef CRUN_WORKER_CKPT_POINTER_H
 #define CRUN_WORKER_CKPT_POINTER_H
 

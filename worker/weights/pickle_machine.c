@@ -1,8 +1,8 @@
 /* The stack machine of a pickle, protocols 0 to 5; what is called in it: pickle_calls.c.
  *
  * Values are made once and freed together, so what the memo, the stack and containers share needs no counting. Every
- * opcode makes at most one value and takes at least one byte; values, memo slots and members are bounded besides. Nothing here
- * recurses. */
+ * opcode makes at most one value and takes at least one byte; values, memo slots and members are bounded besides.
+ * Nothing here recurses. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
