@@ -214,6 +214,7 @@ static const struct {
     {"predict", predict_main},
     {"generate", generate_main},
     {"plan", plan_main},
+    {"summary", summary_main},
     {"gpu-info", gpu_info_main},
     {"gpu-doctor", gpu_doctor_main},
     {"comm-bench", comm_bench_main},

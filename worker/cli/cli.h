@@ -2,6 +2,7 @@
  * comes back.
  *
  *   plan       what a run would hold and send, rank by rank, without running it
+ *   summary    what a run would train: layers, data, memory, schedule
  *   predict    pictures, a checkpoint -> input.h -> a plan of the forward part -> classes, one line a picture
  *   generate   tokens, or bytes as text, that a model continues others with
  *   convert    weights between checkpoints, safetensors and torch's .pth files (ckpt/weights.h)
@@ -14,6 +15,7 @@
 #define CRUN_WORKER_CLI_H
 
 int plan_main(int argc, char **argv);
+int summary_main(int argc, char **argv);
 int predict_main(int argc, char **argv);
 int generate_main(int argc, char **argv);
 int convert_main(int argc, char **argv);

@@ -20,6 +20,7 @@
 #include "common/job/exitcode.h"
 #include "common/json/json.h"
 #include "worker/cli/loaded.h"
+#include "worker/config/config.h"
 #include "worker/config/config_parse.h"
 #include "worker/config/exit_code.h"
 #include "worker/data/image/picture_name.h"
@@ -32,7 +33,9 @@
 
 struct predict_config {
     const char *checkpoint, *arch, *device, *class_names;
-    int64_t topk, image_size, channels, threads;
+    int64_t topk, image_size, channels, threads, scale;
+    int input; /* enum input_kind */
+    struct channels mean, std;
     bool json;
 };
 
@@ -73,6 +76,34 @@ static const struct arg_spec specs[] = {
      .min = 1,
      .max = 3,
      .help = "of a bare file of weights: 3 (RGB) or 1 (grey)"},
+    {.name = "input",
+     .type = ARG_CHOICE,
+     .at = AT(input),
+     .choices = CHOICES(INPUTS),
+     .def = "torch",
+     .help = "how a picture becomes input, as in training; a checkpoint knows its own, unless this is given"},
+    {.name = "scale",
+     .type = ARG_INT,
+     .at = AT(scale),
+     .def = "0",
+     .min = 0,
+     .max = 8192,
+     .help = "short side of the picture before the central crop; 0: the checkpoint's, else caffe2 256, torch "
+             "image-size * 256 / 224"},
+    {.name = "mean",
+     .type = ARG_CUSTOM,
+     .at = AT(mean),
+     .parse = config_parse_mean,
+     .print = config_print_channels,
+     .metavar = "M[,M,M]",
+     .help = "subtracted from each channel, in shares of 255; default: the checkpoint's, else that of --input"},
+    {.name = "std",
+     .type = ARG_CUSTOM,
+     .at = AT(std),
+     .parse = config_parse_std,
+     .print = config_print_channels,
+     .metavar = "S[,S,S]",
+     .help = "what each channel is then divided by; default: the checkpoint's, else that of --input"},
     {.name = "class-names",
      .type = ARG_STRING,
      .at = AT(class_names),
@@ -238,9 +269,32 @@ static int from_options(struct predictor *p, struct err *e)
     TRY(loaded_name(&p->loaded, c->arch, e));
     TRY(count_classes(p, facts.last, e));
     const bool any_size = facts.size == 0 || is_given(p, "image-size");
-    p->input = (struct input_options){
-        .kind = INPUT_TORCH, .size = any_size ? (int)c->image_size : facts.size, .channels = (int)c->channels};
+    p->input = (struct input_options){.kind = (enum input_kind)c->input,
+                                      .size = any_size ? (int)c->image_size : facts.size,
+                                      .channels = (int)c->channels};
     set_input(p);
+    return 0;
+}
+
+/* Options that are given go before what a checkpoint says. */
+static int take_input(struct predictor *p, struct err *e)
+{
+    const struct predict_config *c = p->cfg;
+    const int channels = p->input.channels;
+    struct input *in = &p->loaded.model.input;
+    if (is_given(p, "input") && (enum input_kind)c->input != p->input.kind) {
+        p->input.kind = (enum input_kind)c->input;
+        p->input.scale = 0;
+        set_input(p);
+    }
+    if ((c->mean.n > 1 && c->mean.n != channels) || (c->std.n > 1 && c->std.n != channels))
+        return err_set(e, ERR_USAGE, "--mean and --std take one value or one for each of the %d channels", channels);
+    for (int i = 0; i < 4 && c->mean.n > 0; i++)
+        in->mean[i] = (float)c->mean.v[i % c->mean.n];
+    for (int i = 0; i < 4 && c->std.n > 0; i++)
+        in->std[i] = (float)c->std.v[i % c->std.n];
+    if (c->scale > 0)
+        p->input.scale = (int)c->scale;
     return 0;
 }
 
@@ -261,6 +315,7 @@ static int predictor_open(struct predictor *p, struct err *e)
     TRY(meta ? from_meta(p, meta, e) : from_options(p, e));
     if (meta)
         tell_useless(p);
+    TRY(take_input(p, e));
     if (p->cfg->class_names)
         TRY(names_of_file(p, p->cfg->class_names, e));
     if (p->cfg->class_names && p->n_names != p->loaded.model.classes)
@@ -322,6 +377,18 @@ static void softmax(double *v, int n)
         v[i] /= sum;
 }
 
+#define NAME_MAX_TOLD 4096
+
+/* What does not print, a newline or an escape to the terminal, is a '?'. */
+static const char *clean(const char *text, char *out)
+{
+    size_t i = 0;
+    for (; text[i] && i < NAME_MAX_TOLD - 1; i++)
+        out[i] = (unsigned char)text[i] < ' ' || text[i] == 0x7f ? '?' : text[i];
+    out[i] = '\0';
+    return out;
+}
+
 static const char *class_name(const struct predictor *p, int i, char out[16])
 {
     snprintf(out, 16, "%d", i);
@@ -330,8 +397,8 @@ static const char *class_name(const struct predictor *p, int i, char out[16])
 
 static void print_text(const struct predictor *p, const char *path, int k)
 {
-    char number[16];
-    printf("%s\n", path);
+    char number[16], name[NAME_MAX_TOLD];
+    printf("%s\n", clean(path, name));
     for (int i = 0; i < k; i++)
         printf("  %6.2f %%  %s\n", 100 * p->logits[p->order[i]], class_name(p, p->order[i], number));
 }
@@ -363,10 +430,11 @@ static cJSON *top_as_json(const struct predictor *p, const char *path, int k)
 static void predict_one(struct predictor *p, const char *path)
 {
     struct err e;
+    char name[NAME_MAX_TOLD];
     const int n = p->loaded.model.classes, k = p->cfg->topk < n ? (int)p->cfg->topk : n;
     if (run_model(p, path, &e) < 0) {
         p->bad++;
-        fprintf(stderr, "trainer predict: '%s' cannot be used: %s\n", path, e.text);
+        fprintf(stderr, "trainer predict: '%s' cannot be used: %s\n", clean(path, name), e.text);
         return;
     }
     softmax(p->logits, n);

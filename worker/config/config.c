@@ -37,7 +37,7 @@ const struct arg_program train_program = {
     .epilog =
         "Other commands (each with --help): trainer caffe2, imagenet and mnist take the options of other "
         "programs; demo trains, kills a rank and goes on; make-data and make-db make data sets; plan says what a run "
-        "would hold and send; predict, generate, convert and plot use what a run leaves; gpu-info, gpu-doctor, comm-bench and "
+        "would hold and send, summary what it would train; predict, generate, convert and plot use what a run leaves; gpu-info, gpu-doctor, comm-bench and "
         "comm-test look at the machine.\n"
         "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
         "on), 78 the checkpoint does not fit.",

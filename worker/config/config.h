@@ -169,6 +169,7 @@ struct train_config {
     const char *pretrained;      /* NULL: none */
     const char *pretrained_part; /* NULL: what is usual */
     bool evaluate;               /* evaluate --test-data and end */
+    const char *report;          /* ... and write into this folder; NULL: not */
 
     const char *log_dir;
     const char *tensorboard, *timeline;

@@ -40,6 +40,8 @@ static int check_data(const struct train_config *c, struct err *e)
 {
     if (c->evaluate && !c->test_data)
         return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
+    if (c->report && !c->evaluate)
+        return err_set(e, ERR_USAGE, "--report goes with --evaluate");
     if (c->token_bytes && c->token_bytes != 2 && c->token_bytes != 4)
         return err_set(e, ERR_USAGE, "--token-bytes %d: must be 2 or 4", (int)c->token_bytes);
     if (!c->train_data && !c->evaluate)

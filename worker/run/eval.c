@@ -7,6 +7,7 @@
 #include "worker/comm/comm.h"
 #include "worker/data/loader/loader.h"
 #include "worker/device/device.h"
+#include "worker/evaluation/eval_report.h"
 #include "worker/parallel/ownership.h"
 #include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
@@ -25,6 +26,7 @@ static int run_batch(const struct eval_options *o, struct loader_batch *batch, s
     struct run_args run = {.batch = batch->b, .grad_scale = 1, .params_version = s->version};
     TRY(o->stage ? stage_evaluate(o->stage, &run, e) : s->device->ops->run(o->plan, &run, e));
     TRY(state_get_metrics(s, m, e));
+    TRY(o->report ? eval_report_batch(o->report, s->device, o->plan, &batch->b, e) : 0);
     if (o->stage && o->stages->rank < o->stages->world - 1) /* others count */
         m[METRIC_LOSS] = m[METRIC_TOP1] = m[METRIC_TOP5] = m[METRIC_COUNT] = 0;
     *ret = (struct eval_result){.loss = m[METRIC_LOSS],

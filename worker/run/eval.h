@@ -8,6 +8,7 @@
 
 struct comm;
 struct err;
+struct eval_report;
 struct loader;
 struct plan;
 struct stage;
@@ -38,6 +39,7 @@ struct eval_options {
     struct comm *stages;   /* of the pipeline; NULL: there is none */
     bool (*stop)(void);
     const struct eval_watch *watch; /* NULL: nobody */
+    struct eval_report *report;     /* notes what is said of each picture; of a plan alone. NULL: nothing does */
 };
 
 /* All ranks. The stages of a pipeline tell one another what they have counted, and whether to stop, every few batches:

@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/include/crun.h"
 #include "worker/config/config.h"
+#include "worker/evaluation/eval_report.h"
 #include "worker/parallel/layout.h"
 #include "worker/program/program.h"
 #include "worker/run/bad_samples.h"
@@ -49,11 +50,26 @@ static bool leave_evaluation(void)
     return stop_wanted() || hold_wanted();
 }
 
+static int tell_report(struct run *r, struct eval_report *report, struct err *e)
+{
+    char text[1024];
+    TRY(eval_report_write(report, r->s.comm, r->s.test_set, text, sizeof text, e));
+    journal_say(&r->journal, "%s", text);
+    return 0;
+}
+
 int epoch_evaluate(struct run *r, struct eval_result *v, struct err *e)
 {
+    struct eval_report *report = NULL;
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_EVALUATION);
     int64_t start = clock_ns();
+    if (r->cfg->report && (r->cfg->length || r->s.test_stage || r->s.program->group > 1))
+        return err_set(e, ERR_USAGE,
+                       "--report is for models of pictures, whole on each rank: without --stages and "
+                       "--data-parallel");
+    if (r->cfg->report)
+        TRY(eval_report_open(&report, r->s.leads ? r->cfg->report : NULL, r->s.program, session_part(&r->s, false), e));
     const struct eval_watch watch = journal_watch(&r->journal, &r->s);
     const struct eval_options how = {.state = &r->s.state,
                                      .plan = r->s.test_plan,
@@ -64,8 +80,13 @@ int epoch_evaluate(struct run *r, struct eval_result *v, struct err *e)
                                      .comm = r->s.comm,
                                      .stages = r->s.test_stage ? r->s.groups[LAYOUT_STAGES] : NULL,
                                      .stop = leave_evaluation,
-                                     .watch = &watch};
-    TRY(evaluate(&how, v, e));
+                                     .watch = &watch,
+                                     .report = report};
+    int rc = evaluate(&how, v, e);
+    if (rc == 0 && report && !v->stopped && v->count > 0)
+        rc = tell_report(r, report, e);
+    eval_report_close(report);
+    TRY(rc);
     trace_long_span(&r->trace, "evaluation", "evaluation", start);
     if (!v->stopped && v->count == 0)
         return refuse(r, false, v->bad, e);

@@ -28,6 +28,8 @@ struct dataset_ops {
     /* Of a set of tokens, instead of read(): sample i as `length` tokens, and for each the one behind it. Any thread.
      * ERR_DATA: a token that is none of the vocabulary, or a file that has changed. */
     int (*read_tokens)(struct dataset *d, size_t i, int32_t *tokens, int32_t *labels, struct err *e);
+    /* The class of sample i, as far as it is known without reading the sample. NULL: it is not. */
+    int (*label)(struct dataset *d, size_t i);
     const char *(*sample_name)(struct dataset *d, size_t i); /* for messages; valid until close */
     void (*close)(struct dataset *d);
 };

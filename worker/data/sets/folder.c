@@ -301,6 +301,11 @@ static int folder_read(struct dataset *d, size_t i, struct buf *data, int *label
     return rc;
 }
 
+static int folder_label(struct dataset *d, size_t i)
+{
+    return ((const struct folder *)d)->samples[i].label;
+}
+
 static const char *folder_sample_name(struct dataset *d, size_t i)
 {
     return ((const struct folder *)d)->samples[i].path;
@@ -320,6 +325,7 @@ static void folder_close(struct dataset *d)
 static const struct dataset_ops folder_ops = {
     .name = "folder",
     .read = folder_read,
+    .label = folder_label,
     .sample_name = folder_sample_name,
     .close = folder_close,
 };

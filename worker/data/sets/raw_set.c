@@ -33,6 +33,11 @@ static int raw_read(struct dataset *d, size_t i, struct buf *data, int *label, s
     return dataset_check_label(d, *label, e);
 }
 
+static int raw_label(struct dataset *d, size_t i)
+{
+    return ((const struct raw_set *)d)->labels[i];
+}
+
 static const char *raw_sample_name(struct dataset *d, size_t i)
 {
     static _Thread_local char name[64];
@@ -52,6 +57,7 @@ static void raw_close(struct dataset *d)
 static const struct dataset_ops raw_ops = {
     .name = "raw",
     .read = raw_read,
+    .label = raw_label,
     .sample_name = raw_sample_name,
     .close = raw_close,
 };

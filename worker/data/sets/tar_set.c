@@ -368,6 +368,15 @@ static int tars_read(struct dataset *base, size_t i, struct buf *data, int *labe
     return d->labelled ? dataset_take_label(base, label, e) : 0;
 }
 
+static int tars_label(struct dataset *base, size_t i)
+{
+    const struct tars *d = (const struct tars *)base;
+    int label = d->samples[i].label;
+    if (!d->labelled)
+        return label;
+    return d->samples[i].by_cls && dataset_take_label(base, &label, NULL) == 0 ? label : -1;
+}
+
 static const char *tars_sample_name(struct dataset *base, size_t i)
 {
     static _Thread_local char name[PATH_MAX];
@@ -399,6 +408,7 @@ static void tars_close(struct dataset *base)
 static const struct dataset_ops tars_ops = {
     .name = "tar",
     .read = tars_read,
+    .label = tars_label,
     .sample_name = tars_sample_name,
     .close = tars_close,
 };
