@@ -11,6 +11,7 @@
 #include "worker/config/config.h"
 #include "worker/data/sets/dataset.h"
 #include "worker/optim/schedule.h"
+#include "worker/program/program.h"
 #include "worker/session/session.h"
 #include "worker/session/session_build.h"
 
@@ -90,7 +91,56 @@ static void tell_useless(const struct train_config *c)
     cJSON_Delete(now);
 }
 
-void hints_tell(const struct session *s)
+/* What Goyal et al. and torchvision train with, for sgd with momentum 0.9: 0.1 up to a batch of 256, and in proportion
+ * above. Less momentum means that much more. adam and adamw: 0.001. 0: nothing is usual. */
+static double usual_rate(const struct train_config *c, double batch)
+{
+    const double more = batch > 256 ? batch / 256 : 1;
+    if (c->optimizer == OPTIMIZER_SGD && c->momentum < 1 && c->loss_reduction == 0)
+        return more * (1 - c->momentum);
+    return c->optimizer == OPTIMIZER_ADAM || c->optimizer == OPTIMIZER_ADAMW ? 0.001 * more : 0;
+}
+
+static void tell_rate(const struct session *s, double most, double batch)
+{
+    static const char *const optimizers[] = {OPTIMIZERS(CHOICE_NAME)};
+    const double usual = usual_rate(s->cfg, batch);
+    if (usual > 0 && most >= 10 * usual)
+        log_warn(
+            "train",
+            "the learning rate rises to %g, %.0f times what is usual with %s, momentum %g and batches of %.0f: is it "
+            "meant?",
+            most, most / usual, optimizers[s->cfg->optimizer], s->cfg->momentum, batch);
+}
+
+#define FEW_VALUES 8
+
+/* Of one value a channel a batch norm makes its bias, whatever the value is. */
+static void tell_few_values(const struct session *s)
+{
+    const struct program *p = s->whole;
+    const struct op *least = NULL;
+    int64_t values = FEW_VALUES;
+    for (int i = 0; i < p->nfwd; i++) {
+        const struct op *o = &p->ops[i];
+        if (o->kind != OP_BN || o->fixed)
+            continue;
+        const struct tensor *y = &p->tensors[o->out];
+        const int64_t n =
+            (int64_t)y->h * y->w * (int64_t)session_part(s, true) * (s->cfg->sync_bn ? s->batch.count : 1);
+        if (n < values) {
+            values = n;
+            least = o;
+        }
+    }
+    if (least)
+        log_warn("train", "each rank's batch statistics in %s are of %lld value%s a channel%s: a larger batch%s helps",
+                 p->tensors[least->out].name, (long long)values, values == 1 ? "" : "s",
+                 values == 1 ? ", so what it makes does not depend on its input" : "",
+                 s->batch.count > 1 && !s->cfg->sync_bn ? ", or --sync-bn," : "");
+}
+
+void hints_tell(const struct session *s, double most_rate)
 {
     const struct train_config *cfg = s->cfg;
     const struct sampler order = session_order(s, true);
@@ -99,6 +149,8 @@ void hints_tell(const struct session *s)
     if (cfg->evaluate)
         return;
     tell_useless(cfg);
+    tell_rate(s, most_rate, (double)order.batch);
+    tell_few_values(s);
     if (part)
         log_warn("data", "--train-data %s: its classes are %s: is --train-data %s/%s meant?", cfg->train_data,
                  class_list(s->train_set, classes, sizeof classes), cfg->train_data, part);

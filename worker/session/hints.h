@@ -5,8 +5,8 @@
 struct dataset;
 struct session;
 
-/* Warnings in the log, after session_open_round(). */
-void hints_tell(const struct session *s);
+/* Warnings in the log, after session_open_round(). most_rate: what the learning rate rises to. */
+void hints_tell(const struct session *s, double most_rate);
 
 /* Classes that are named as the parts of a data set are ("train", "val"), because the folder above them was given: the
  * one to train on, borrowed; NULL: they are not. */

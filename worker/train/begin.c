@@ -1,6 +1,8 @@
 /* Before the first step of a round: the state, what is checked of it, where it stands, folders and logs. */
 #include "worker/train/run.h"
 
+#include <math.h>
+
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -147,6 +149,16 @@ static int follow_state(struct run *r, struct err *e)
 }
 
 /* again: rounds went before this one. */
+/* The rate that today's options mean for the last step, where it had another one: a longer run is higher up its curve. */
+static void tell_other_rate(struct run *r)
+{
+    const double was = r->at.lr, is = run_rate(r, -1), next = run_rate(r, 0);
+    if (r->at.updates > 0 && was >= 0 && fabs(is - was) > 0.01 * fmax(is, was))
+        journal_say(&r->journal,
+                    "the rate goes from %.4g to %.4g: with today's options the last step's would have been %.4g", was,
+                    next, is);
+}
+
 static void tell_beginning(struct run *r, enum taken taken, bool again)
 {
     static const char *const from[] = {[TAKEN_FILES] = "resumed from step",
@@ -155,7 +167,7 @@ static void tell_beginning(struct run *r, enum taken taken, bool again)
     if (r->journal.active && !taken)
         session_banner(&r->s);
     if (r->journal.active && !again)
-        hints_tell(&r->s);
+        hints_tell(&r->s, r->schedule.base_lr);
     if (r->journal.active && r->cfg->evaluate && !taken && !r->cfg->pretrained)
         log_warn("train", "random weights are evaluated: no checkpoint was taken up (--resume), and no --pretrained is "
                           "given");
@@ -163,7 +175,15 @@ static void tell_beginning(struct run *r, enum taken taken, bool again)
     if (taken)
         journal_say(&r->journal, "%s %lld (epoch %lld, step %lld of %lld)", from[taken], (long long)r->at.updates,
                     (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
-    else if (again && r->journal.active && !r->cfg->evaluate)
+    if (taken == TAKEN_FILES && !r->cfg->evaluate) {
+        if (run_training_over(r))
+            journal_say(&r->journal,
+                        "nothing is left to do: the run ends at --num-epochs %lld%s; more epochs would go on",
+                        (long long)r->cfg->num_epochs, r->cfg->max_steps ? " or --max-steps" : "");
+        else
+            tell_other_rate(r);
+    }
+    if (!taken && again && r->journal.active && !r->cfg->evaluate)
         log_warn("train", "there is no checkpoint to go on from: begins again at step %lld", (long long)r->at.updates);
     /* rank 0 was behind, or died before it logged the step */
     if (taken == TAKEN_RANKS && journal_lacks(&r->journal, r->at.updates))

@@ -1,4 +1,5 @@
 """Options that can be carried out and hardly are what was meant: a warning, once, that names the numbers."""
+import re
 import shutil
 
 import pytest
@@ -65,3 +66,44 @@ def test_random_weights_that_are_evaluated(data, tmp_path):
 def test_options_of_another_policy_or_optimizer(data, args, words):
     told = warnings(data / "train", "--batch-size", 16, *args)
     assert len(told) == len(words) and all(w in line for w, line in zip(words, told)), told
+
+
+def words(data, *args):
+    p = run(TRAINER, "--train-data", data, "--batch-size", 32, "--device", "ref", "--amp", "off", *args)
+    assert p.returncode == 0, p.stderr
+    return p.stderr
+
+
+def test_a_rate_ten_times_the_usual_is_told(shapes):
+    data = shapes(28, 96, 30, 3) / "train"
+    net = ["--arch", "convnet", "--max-steps", 1, "--max-loss", 0]
+    high = "times what is usual with "
+    assert f"the learning rate rises to 2, 20 {high}sgd, momentum 0.9 and batches of 32: is it meant?" in words(data, *net, "--lr", 2)
+    assert f"the learning rate rises to 0.02, 20 {high}adam" in words(data, *net, "--optimizer", "adam", "--lr", 0.02)
+    for usual in ["--lr", 0.9], ["--lr", 2, "--momentum", 0], ["--lr", 30, "--optimizer", "lars"], ["--lr", 0.1]:
+        assert high not in words(data, *net, *usual)
+
+
+def test_a_longer_run_tells_its_rates_and_a_finished_one_that_nothing_is_left(shapes, tmp_path):
+    data = shapes(28, 96, 30, 3) / "train"
+    args = [data, "--arch", "convnet", "--lr", 0.01, "--checkpoint-dir", tmp_path, "--resume", "auto", "--num-epochs"]
+    assert "the rate goes" not in words(*args, 2)
+    said = words(*args, 2)
+    assert "nothing is left to do: the run ends at --num-epochs 2; more epochs would go on\n" in said and "the rate goes" not in said
+    said = words(*args, 4)
+    was, now, meant = map(float, re.search(r"the rate goes from ([\d.e-]+) to ([\d.e-]+): with today's options the last step's would have been ([\d.e-]+)\n", said).groups())
+    assert was < 0.002 and 0.004 < now < meant < 0.01 and "nothing is left" not in said
+
+
+def test_batch_statistics_of_few_values_are_told(shapes):
+    data = shapes(28, 96, 30, 3) / "train"
+    net = ["--arch", "resnet18", "--image-size", 32, "--max-steps", 1, "--lr", 0.01, "--procs", 2, "--batch-size"]
+    few = "batch statistics in layer4."
+    said = words(data, *net, 2)
+    assert f"{few}0.bn1 are of 1 value a channel, so what it makes does not depend on its input: a larger batch, or --sync-bn, helps" in said, said
+    assert f"{few}0.bn1 are of 2 values a channel: a larger batch helps" in words(data, *net, 2, "--sync-bn")
+    assert few not in words(data, *net, 16)
+
+
+def test_the_small_network_has_its_own_size(shapes):
+    assert "28 x 28" in words(shapes(28, 96, 30, 3) / "train", "--arch", "convnet", "--max-steps", 1)
