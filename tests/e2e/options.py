@@ -13,7 +13,7 @@ PAGES = {  # name of the page: title, [(program as it is typed, [what prints its
     "trainer": ("Options of trainer", [("trainer", [TRAINER, "train"])]),
     "other-trainers": ("Options of trainer caffe2, imagenet and mnist", [(f"trainer {c}", [TRAINER, c]) for c in ("caffe2", "imagenet", "mnist")]),
     "trainer-tools": ("Options of trainer's tools", [(f"trainer {c}", [TRAINER, c]) for c in (
-        "make-data", "make-db", "predict", "generate", "convert", "plan", "plot", "comm-bench", "comm-test", "gpu-info", "gpu-doctor", "demo")]),
+        "make-data", "make-db", "predict", "generate", "convert", "plan", "summary", "plot", "comm-bench", "comm-test", "gpu-info", "gpu-doctor", "demo")]),
 }
 PREFIX = {"crun": "CRUN_", "rendezvousd": "RENDEZVOUSD_"}  # of each option's environment variable
 

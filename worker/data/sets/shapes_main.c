@@ -1,15 +1,17 @@
-/* `trainer make-data shapes|text`: the command line around shapes_make() and text_make(). */
+/* `trainer make-data shapes|text|imagenet-val`: the command line around shapes_make(), text_make() and
+ * imagenet_val_sort(). */
 #include <stdio.h>
 #include <string.h>
 
 #include "common/args/args.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
+#include "worker/data/sets/imagenet_val.h"
 #include "worker/data/sets/shapes.h"
 #include "worker/data/sets/token_set.h"
 
 struct make_config {
-    const char *out, *text;
+    const char *out, *text, *pictures, *labels;
     double val_share;
     int64_t classes, train_images, test_images, image_size, seed;
 };
@@ -23,7 +25,18 @@ static const struct arg_spec specs[] = {
      .metavar = "DIR",
      .required = true,
      .help = "folder that gets train/<class>/*.jpg and val/<class>/*.jpg, and an unfinished set in it is completed; of "
-             "text train.bin and val.bin"},
+             "text train.bin and val.bin; of imagenet-val <class>/*.JPEG"},
+    {.name = "pictures",
+     .type = ARG_STRING,
+     AT(pictures),
+     .metavar = "DIR",
+     .help = "imagenet-val: the folder with ILSVRC2012_val_00000001.JPEG and so on; they are moved"},
+    {.name = "labels",
+     .type = ARG_STRING,
+     AT(labels),
+     .metavar = "PATH",
+     .help = "imagenet-val: the folder of the development kit; or a file with lines NAME,n01751748 (Kaggle's "
+             "LOC_val_solution.csv), or n01751748, the k-th of the k-th picture"},
     {.name = "text",
      .type = ARG_STRING,
      AT(text),
@@ -76,10 +89,11 @@ static const struct arg_spec specs[] = {
 
 static const struct arg_program program = {
     .name = "trainer make-data",
-    .usage = "shapes|text --out DIR [options]",
+    .usage = "shapes|text|imagenet-val --out DIR [options]",
     .summary =
         "shapes: draw a JPEG data set of bright shapes on dark cluttered backgrounds, to try training with. text: "
-        "write the bytes of any file as tokens (a vocabulary of 256) in llm.c's format.",
+        "write the bytes of any file as tokens (a vocabulary of 256) in llm.c's format. imagenet-val: move ImageNet's "
+        "validation pictures into a folder for each class.",
     .specs = specs,
     .operands = ARG_OPERANDS,
 };
@@ -103,6 +117,24 @@ static int make_text(const struct make_config *c)
     }
     fprintf(stderr, "trainer make-data: %s\n", e.text);
     return rc == ERR_DATA ? EXIT_DATA : rc == ERR_USAGE ? EXIT_USAGE_ERROR : EXIT_CANT_CREATE;
+}
+
+static int sort_imagenet_val(const struct make_config *c)
+{
+    struct err e = {0};
+    struct imagenet_val_done done;
+    if (!c->pictures || !c->labels)
+        return usage_error(
+            "imagenet-val needs --pictures DIR, with the pictures, and --labels PATH, the development kit "
+            "or a file of labels");
+    const struct imagenet_val_options o = {.pictures = c->pictures, .out = c->out, .labels = c->labels};
+    const int rc = imagenet_val_sort(&o, &done, &e);
+    if (rc == 0) {
+        printf("%s: %zu pictures moved, %zu class folders made\n", c->out, done.moved, done.classes);
+        return EXIT_OK;
+    }
+    fprintf(stderr, "trainer make-data: %s\n", e.text);
+    return rc == ERR_DATA ? EXIT_DATA : EXIT_CANT_CREATE;
 }
 
 static int make_shapes(const struct make_config *c)
@@ -132,13 +164,16 @@ int shapes_main(int argc, char **argv)
     if (args_answer(&program, "trainer " CRUN_VERSION, &c, &r, stdout))
         return EXIT_OK;
     if (r.first_operand != argc - 1)
-        return usage_error("name one kind of data set to make: shapes or text");
+        return usage_error("name one kind of data set to make: shapes, text or imagenet-val");
     if (strcmp(argv[r.first_operand], "text") == 0)
         return make_text(&c);
     if (strcmp(argv[r.first_operand], "shapes") == 0)
         return make_shapes(&c);
+    if (strcmp(argv[r.first_operand], "imagenet-val") == 0)
+        return sort_imagenet_val(&c);
     char text[200];
-    snprintf(text, sizeof text, "'%.100s' cannot be made; the kinds of data sets there are: shapes and text",
+    snprintf(text, sizeof text,
+             "'%.100s' cannot be made; the kinds of data sets there are: shapes, text and imagenet-val",
              argv[r.first_operand]);
     return usage_error(text);
 }
