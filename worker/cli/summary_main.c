@@ -49,8 +49,9 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
 static const struct personality summary_options = {
     .name = "summary",
     .usage = "--train-data DIR [options of trainer]",
-    .summary = "Print what a run with these options would train: layers, shapes, parameters, FLOP, the pictures of each "
-               "class, what is left out, memory, and the schedule. Nothing is written, and nothing is run.",
+    .summary =
+        "Print what a run with these options would train: layers, shapes, parameters, FLOP, the pictures of each "
+        "class, what is left out, memory, and the schedule. Nothing is written, and nothing is run.",
     .epilog = "FLOP are those of products (convolutions, linear layers, attention) of one sample forward, an addition "
               "and a multiplication counted as two; a step of training takes some three times as many. trainer plan "
               "prints what each of several ranks holds and sends.",
@@ -75,7 +76,8 @@ static size_t trained(const struct program *p, const struct op *o)
 /* Of one sample. */
 static double flop(const struct program *p, const struct op *o)
 {
-    const struct tensor *x = o->in[0] >= 0 ? &p->tensors[o->in[0]] : NULL, *y = o->out >= 0 ? &p->tensors[o->out] : NULL;
+    const struct tensor *x = o->in[0] >= 0 ? &p->tensors[o->in[0]] : NULL,
+                        *y = o->out >= 0 ? &p->tensors[o->out] : NULL;
     const double weights = o->param[0] >= 0 ? (double)p->params[o->param[0]].count : 0;
     switch (o->kind) {
     case OP_CONV:
@@ -134,8 +136,8 @@ static int print_spread(const struct dataset *d, size_t *counts, struct err *e)
         order[i] = &counts[i];
     qsort(order, (size_t)d->classes, sizeof *order, by_count);
     const size_t *least = order[0], *most = order[d->classes - 1];
-    printf("  of a class: %zu (%s) to %zu (%s), half of the classes have up to %zu\n", *least, d->class_names[least - counts],
-           *most, d->class_names[most - counts], *order[(d->classes - 1) / 2]);
+    printf("  of a class: %zu (%s) to %zu (%s), half of the classes have up to %zu\n", *least,
+           d->class_names[least - counts], *most, d->class_names[most - counts], *order[(d->classes - 1) / 2]);
     free(order);
     return 0;
 }

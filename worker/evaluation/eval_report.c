@@ -129,11 +129,11 @@ struct table {
     const char *dir;
     const struct note *notes;
     size_t n;
-    int classes;      /* of the model; the set may have fewer */
-    int64_t *counts;  /* (classes, classes), of a class as predicted; NULL: more than REPORT_CLASSES_MAX */
+    int classes;     /* of the model; the set may have fewer */
+    int64_t *counts; /* (classes, classes), of a class as predicted; NULL: more than REPORT_CLASSES_MAX */
     struct sum {
         int64_t n, right, right5;
-    } *sums; /* (classes) */
+    } * sums; /* (classes) */
 };
 
 static const char *class_name(const struct table *t, int i, char number[16])
@@ -265,7 +265,8 @@ static void put_tics(FILE *f, const struct table *t, char axis)
 
 static void write_script(FILE *f, const struct table *t)
 {
-    fprintf(f, "set terminal pngcairo size 1100,1000 font ',11'\nset output 'plot.png'\nset encoding utf8\nunset key\n");
+    fprintf(f,
+            "set terminal pngcairo size 1100,1000 font ',11'\nset output 'plot.png'\nset encoding utf8\nunset key\n");
     fprintf(f, "set title 'confusion: share of the images of a class, %zu images' font ',14'\n", t->n);
     fprintf(f, "set xlabel 'predicted'\nset ylabel 'class'\nset size ratio 1\n");
     fprintf(f, "set xrange [-0.5:%d.5]\nset yrange [%d.5:-0.5]\nset cbrange [0:1]\n", t->classes - 1, t->classes - 1);
@@ -350,8 +351,8 @@ static void name_weakest(const struct table *t, char *out, size_t cap)
         if (worst < 0)
             break;
         told[worst] = true;
-        at += (size_t)snprintf(out + at, cap - at, "%s%.40s %.1f %%", k ? ", " : "the weakest classes: ",
-                               class_name(t, worst, number),
+        at += (size_t)snprintf(out + at, cap - at, "%s%.40s %.1f %%",
+                               k ? ", " : "the weakest classes: ", class_name(t, worst, number),
                                100.0 * (double)t->sums[worst].right / (double)t->sums[worst].n);
     }
     free(told);

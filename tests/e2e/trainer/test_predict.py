@@ -165,7 +165,7 @@ def test_of_a_folder_the_same_files_are_pictures_as_in_training(data, trained, t
         shutil.copy(good, tmp_path / name)
     p = predict("--checkpoint", trained, "--json", tmp_path)
     assert sorted(json.loads(line)["file"] for line in p.stdout.splitlines()) == [str(tmp_path / n) for n in ("0.jpg", "deep/2.jpg")]
-    assert p.stderr.startswith(f"trainer predict: '{tmp_path}': 2 pictures of other formats are left out: 1 .avif, 1 .gif; readable are .jpg, ")
+    assert p.stderr.startswith(f"trainer predict: '{tmp_path}': 2 pictures of other formats are left out: 1 .gif, 1 .avif; readable are .jpg, ")
     assert len(p.stderr.splitlines()) == 1
     p = predict("--checkpoint", trained, "--json", tmp_path / "._0.jpg", tmp_path / "3.avif")  # by name: what it is decides its content
     assert len(p.stdout.splitlines()) == 2 and p.stderr == ""

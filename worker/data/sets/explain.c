@@ -82,7 +82,7 @@ int dataset_explain_folder(const char *dir, size_t pictures, const char *other, 
             "'%s' holds %zu picture%s itself, and no class folders (expected: %s/<class>/<image>): put them "
             "into a folder for each class; for ImageNet's validation set trainer make-data imagenet-val does",
             dir, pictures, pictures == 1 ? "" : "s", dir);
-    if (!other || snprintf(path, sizeof path, "%s/%s", dir, other) >= (int)sizeof path)
+    if (!other || snprintf(path, sizeof path, "%s/%s", dir, other) >= (int)sizeof path || !dataset_is_file(path))
         return err_set(e, ERR_DATA, "'%s' holds no class folders (expected: %s/<class>/<image>)", dir, dir);
     first_bytes_text(head, read_head(path, head), what);
     return err_set(e, ERR_DATA, "'%s' holds no class folders (expected: %s/<class>/<image>); its file '%s' is %s: %s",

@@ -252,8 +252,8 @@ static int check_all(const struct imagenet_val_options *o, const struct labels *
             first = pictures->v[i];
     if (without == 0)
         return 0;
-    return err_set(e, ERR_DATA, "'%s' has no class for %zu of %zu pictures, as '%s': nothing was moved", o->labels, without,
-                   pictures->n, first);
+    return err_set(e, ERR_DATA, "'%s' has no class for %zu of %zu pictures, as '%s': nothing was moved", o->labels,
+                   without, pictures->n, first);
 }
 
 static int move(const struct imagenet_val_options *o, const char *name, const char *wnid, size_t *classes,

@@ -33,10 +33,11 @@ struct place {
     char prefix[32]; /* of EMNIST: "emnist-letters-"; else "" */
 };
 
+/* Kaggle's archive has folders of these names, too. */
 static bool is_file(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
 /* The file of pictures or labels. ret: where it is; if there is none, where it is expected. */

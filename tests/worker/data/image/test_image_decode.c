@@ -198,7 +198,7 @@ static void what_the_first_bytes_are_of_is_told(void **state)
         size_t n;
         const char *word;
     } cases[] = {
-        {"RIFF\x10\0\0\0WEBPVP8 ", 16, "but a WebP image (16 bytes)"},
+        {"RIFF\x10\0\0\0WEBPVP8 ", 16, "WebP image"},
         {"GIF89a", 6, "but a GIF image"},
         {"BM6\0\0\0", 6, "but a BMP image"},
         {"II*\0", 4, "but a TIFF image"},

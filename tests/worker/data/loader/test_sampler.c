@@ -89,6 +89,40 @@ static void a_permutation_holds_every_number_once(void **state)
     free(p);
 }
 
+/* Tar files of 1, 3, 2, 1 and 4 samples, two mixed at a time; their order and that of their samples is the pass's. */
+static void tar_files_come_a_few_at_a_time(void **state)
+{
+    static const uint32_t ends[] = {1, 4, 6, 7, 11};
+    enum { N = 11, SETS = 5, PASSES = 50 };
+    int firsts = 0, whole = 0;
+    for (uint64_t pass = 0; pass < PASSES; pass++) {
+        struct sampler s = {.n = N, .seed = 9, .shuffle = true, .mixed = 2, .sets = SETS, .set_ends = ends};
+        uint32_t p[N], again[N];
+        unsigned seen = 0, open = 0, left[SETS] = {1, 3, 2, 1, 4};
+        sampler_order(&s, pass, p);
+        sampler_order(&s, pass, again);
+        assert_memory_equal(p, again, sizeof p);
+        int places = 2, done = 0;
+        for (int i = 0; i < N; i++) {
+            int set = 0;
+            while (ends[set] <= p[i])
+                set++;
+            assert_true(p[i] < N && !(seen & 1u << p[i]));
+            seen |= 1u << p[i];
+            if (!(open & 1u << set))
+                assert_true(places-- > 0);
+            open |= 1u << set;
+            if (--left[set] == 0 && ++done % 2 == 0)
+                places = 2;
+        }
+        firsts |= 1 << p[0];
+        s.mixed = SETS;
+        sampler_order(&s, pass, p);
+        whole |= 1 << p[0];
+    }
+    assert_true(firsts == (1 << N) - 1 && whole == (1 << N) - 1);
+}
+
 static void every_world_takes_each_sample_of_an_epoch_once_and_in_one_order(void **state)
 {
     static const int worlds[] = {1, 2, 3, 5};
@@ -372,6 +406,7 @@ int main(void)
         cmocka_unit_test(every_world_takes_each_sample_of_an_epoch_once_and_in_one_order),
         cmocka_unit_test(a_rank_of_a_short_last_batch_may_have_nothing),
         cmocka_unit_test(parts_are_cut_before_ranks),
+        cmocka_unit_test(tar_files_come_a_few_at_a_time),
         cmocka_unit_test(steps_and_shares_round_up),
         cmocka_unit_test(distributed_pads_with_the_head_and_ranks_take_turns),
         cmocka_unit_test(distributed_drops_the_rest_when_asked_to),
