@@ -149,7 +149,7 @@ static int follow_state(struct run *r, struct err *e)
 }
 
 /* again: rounds went before this one. */
-/* The rate that today's options mean for the last step, where it had another one: a longer run is higher up its curve. */
+/* If the last step had another rate than today's options mean for it: a longer run is higher up its curve. */
 static void tell_other_rate(struct run *r)
 {
     const double was = r->at.lr, is = run_rate(r, -1), next = run_rate(r, 0);
