@@ -93,7 +93,7 @@ const struct explain_message explain_rendezvousd[] = {
     {"its format is *, but\nis of an older version of crun",
      "another version wrote what a rendezvous keeps; it is left as it is",
      "the version that wrote it, or one of a release later; another --state-dir or --rdzv-id begins anew"},
-    {"run=*: a fault of this program, which is to be reported: *",
+    {"run=*: a fault of this program, which is to be reported: *\nthe rendezvous has a fault in itself and ended the job: *",
      "a rule that must always hold of a job's state was broken: the job was ended with 70, all others go on",
      "report it with the log that is kept as .damaged"},
     {"job log '*\nit has * bytes, more than\nits first line is not\nrecord * at byte\nends within a record\n"
