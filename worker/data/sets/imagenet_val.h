@@ -1,4 +1,4 @@
-/* `trainer make-data imagenet-val`: the flat folder of ImageNet's validation pictures becomes a folder of class folders.
+/* `trainer make-data imagenet-val`: the flat folder of ImageNet's validation pictures becomes one of class folders.
  * Files are renamed, never copied. */
 #ifndef CRUN_WORKER_DATA_IMAGENET_VAL_H
 #define CRUN_WORKER_DATA_IMAGENET_VAL_H

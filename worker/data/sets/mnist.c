@@ -1,10 +1,10 @@
 /* MNIST's IDX files, as they are or as gzip: magic 0x0803 (pictures) or 0x0801 (labels), then big-endian sizes, then
  * bytes (http://yann.lecun.com/exdb/mnist). Fashion-MNIST and the like have the same form.
  *
- * Where they lie: in the folder itself, or below it as torchvision leaves them (MNIST/raw). Their names: as LeCun chose
- * them, as Kaggle and 7-zip do (a dot instead of the second hyphen), or as EMNIST does, whose six sets are told apart by
- * what stands in front: emnist-letters-train-images-idx3-ubyte. The folder of several such is given with the name of
- * one, DIR/emnist-letters. EMNIST's classes are those of its mapping file. */
+ * Where they lie: in the folder itself, or below it as torchvision leaves them (MNIST/raw). Their names: as LeCun
+ * chose them, as Kaggle and 7-zip do (a dot instead of the second hyphen), or as EMNIST does, whose six sets are told
+ * apart by what stands in front: emnist-letters-train-images-idx3-ubyte. The folder of several such is given with the
+ * name of one, DIR/emnist-letters. EMNIST's classes are those of its mapping file. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
