@@ -165,8 +165,8 @@ static void permute(uint32_t *v, size_t n, struct rng *r)
     }
 }
 
-/* The order of the tar files stands at the end of out. None is empty, so samples reach the place of a file's number only
- * after it was read. */
+/* The order of the tar files stands at the end of out. None is empty, so samples reach the place of a file's number
+ * only after it was read. */
 static void order_by_sets(const struct sampler *s, uint32_t *out, struct rng *r)
 {
     uint32_t *sets = out + s->n - (size_t)s->sets;

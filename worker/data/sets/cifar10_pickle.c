@@ -1,8 +1,8 @@
 /* CIFAR-10 as its archive for Python has it, and torchvision downloads it: data_batch_1 .. 5 and test_batch, each one
  * pickle of a dict {"data": an array of n x 3072 bytes, "labels": a list of n small numbers, ...}.
  *
- * Nothing is executed. The opcodes are walked over one by one, and two things are taken: the text of n x 3072 bytes that
- * follows the key "data", and the numbers between the key "labels" and the end of their list. */
+ * Nothing is executed. The opcodes are walked over one by one, and two things are taken: the text of n x 3072 bytes
+ * that follows the key "data", and the numbers between the key "labels" and the end of their list. */
 #include "worker/data/sets/cifar10_pickle.h"
 
 #include <errno.h>
