@@ -495,7 +495,7 @@ int output_process_run(const struct guardian_output *g)
     static struct process process;
     struct process *p = &process;
     struct err e;
-    mallopt(M_ARENA_MAX, 1); /* two threads that wait most of the time */
+    mallopt(M_ARENA_MAX, 1); /* a few threads that wait most of the time */
     p->g = g;
     p->page = g->page;
     if (loop_open(&p->loop, &e) < 0 || output_out_open(&p->out, &p->loop, g->agent_fd, NULL) < 0 ||

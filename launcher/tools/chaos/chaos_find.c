@@ -23,10 +23,8 @@
 #define PATH_BYTES 4096
 #define LOOK_AGAIN_MS 10
 
-static const char *const beside[] = {[CHAOS_DEPUTY] = "job-deputy",
-                                     [CHAOS_OUTPUT] = "job-output",
-                                     [CHAOS_HOME] = "job-home",
-                                     [CHAOS_GAUGES] = "job-gauges"};
+static const char *const beside[] = {
+    [CHAOS_DEPUTY] = "job-deputy", [CHAOS_OUTPUT] = "job-output", [CHAOS_GAUGES] = "job-gauges"};
 
 /* --- a node */
 

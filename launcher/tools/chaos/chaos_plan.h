@@ -46,7 +46,6 @@ enum chaos_deed {
     X(CHAOS_AGENT, "agent")                                                                                            \
     X(CHAOS_DEPUTY, "deputy")                                                                                          \
     X(CHAOS_OUTPUT, "output")                                                                                          \
-    X(CHAOS_HOME, "home")                                                                                              \
     X(CHAOS_GAUGES, "gauges")                                                                                          \
     X(CHAOS_WORKER, "worker") /* has a rank */                                                                         \
     X(CHAOS_SPARE, "spare")   /* a warm one */                                                                         \

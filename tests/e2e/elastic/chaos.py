@@ -33,7 +33,7 @@ def plan(seconds, server):
     halves = "worker", "agent", "guardian", "output"
     lines = [f"for {seconds}", "every 1.2s"]
     lines += [f"draw 4 kill {who}" for who in halves] + [f"draw 2 stop {who} {how}" for who in halves for how in (SHORT, LONG)]
-    lines += ["draw 2 kill home", f"draw 2 stop home {LONG}", "draw 2 kill guardian and kill agent", f"draw 2 stop guardian {LONG} and kill agent",
+    lines += ["draw 2 kill guardian and kill agent", f"draw 2 stop guardian {LONG} and kill agent",
               f"draw 2 kill guardian and stop agent {LONG}", f"draw 2 stop guardian {LONG} and stop agent {LONG}", "draw 2 terminate guardian",
               "draw 2 kill node", f"draw 2 slow agent by 10 {LONG}", f"draw 2 cut {SHORT}", f"draw 2 cut {LONG}", f"draw 2 stop disk {SHORT}",
               f"draw 2 stop disk {LONG}"]

@@ -205,7 +205,7 @@ static void what_no_target_has_is_refused(void **state)
         {"at 1s kill worker node 2", "plan line 1: node 2: expected 0 to 1, as many as there are TARGETs"},
         {"at 1s kill server",
          "plan line 1: 'server' is neither a process of crun nor a word of a TARGET there (server=PID): "
-         "expected one of guardian, agent, deputy, output, home, gauges, worker, spare, node"},
+         "expected one of guardian, agent, deputy, output, gauges, worker, spare, node"},
         {"at 1s fill node 0 for 1s", "plan line 1: no TARGET there has what 'fill' needs (folder=)"},
         {"at 1s cut for 1s", "plan line 1: no TARGET there has what 'cut' needs (link=)"},
         {"at 1s clock by 1 for 1s", "plan line 1: no TARGET there has what 'clock' needs (clock=)"},
