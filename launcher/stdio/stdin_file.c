@@ -56,7 +56,6 @@ static int pass_all(int kept)
     const int rc = aside_take(kept, fds, 2);
     if (rc < 0)
         return -rc;
-    close(kept);
     do
         n = pread(fds[0], bytes, sizeof bytes, lseek(fds[0], 0, SEEK_CUR));
     while (n > 0 && pass_on(fds[0], fds[1], bytes, (size_t)n));
