@@ -50,8 +50,10 @@ def options(build, program, command):
 def index():
     text = ["# Options", "", "Written by `./dev docs` from the programs' option tables. `PROGRAM --help` prints the same; `--print-config` prints each",
             "value and where it comes from.", "", "| page | of |", "|---|---|"]
-    text += [f"| [options-{name}.md](options-{name}.md) | {', '.join(f'`{p.split()[-1] if n else p}`' for n, (p, _) in enumerate(programs))} |" for name, (_, programs) in PAGES.items()
-             if name != "trainer-tools"]
+    for name, (_, programs) in PAGES.items():
+        words = [f"`{p.split()[-1] if n else p}`" for n, (p, _) in enumerate(programs)]
+        if name != "trainer-tools":
+            text.append(f"| [options-{name}.md](options-{name}.md) | {', '.join(words[:5])}{' and the like' if words[5:] else ''} |")
     text += ["| [options-trainer-tools.md](options-trainer-tools.md) | `trainer make-data`, `predict`, `plan` and the like |"]
     return "\n".join(text) + "\n"
 
