@@ -1,5 +1,6 @@
 /* See http.h. The server itself: common/http/http_server.h. */
 #include "rendezvousd/daemon/http.h"
+#include "common/auth/auth.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/http/http_auth.h"
@@ -12,13 +13,20 @@
 #include "rendezvousd/net/gate.h"
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define STACKS_MS 3000
 
 struct http {
     struct http_options o;
     struct http_server *server;
     bool ready;
+    struct jobs_asking *asking; /* about the job `asked`; NULL: nothing is being asked */
+    char asked[AUTH_PRINCIPAL_MAX + JOBS_RUN_MAX + 2];
+    struct buf answer; /* to that; empty: it has not come, or was fetched */
+    uv_timer_t *late;  /* in memory of its own: it closes later */
 };
 
 static int health(void *arg, struct http_answer *a)
@@ -194,6 +202,63 @@ static int one_job(void *arg, struct http_answer *a)
     return rc == -ENOENT ? http_refuse(a, 404, e.text) : rc;
 }
 
+/* --- what all ranks do */
+
+static void on_answered(void *arg)
+{
+    struct http *h = arg;
+    if (jobs_ask_end(h->asking, &h->answer) < 0)
+        h->asked[0] = '\0';
+    h->asking = NULL;
+    uv_timer_stop(h->late);
+}
+
+static void on_late(uv_timer_t *t)
+{
+    on_answered(t->data);
+}
+
+static int ask(struct http *h, struct http_answer *a, const char *principal, const char *run, const char *key)
+{
+    const struct jobs_ask q = {.what = "stacks", .rank = -1, .ms = STACKS_MS, .answered = on_answered, .arg = h};
+    struct err e;
+    if (h->asking)
+        return http_refuse(a, 409, "the nodes of another job are being asked: ask again in a moment");
+    const int rc = jobs_ask(&h->asking, h->o.jobs, principal, run, &q, &e);
+    if (rc < 0)
+        return http_refuse(a, rc == -ENOENT ? 404 : 409, e.text);
+    buf_free(&h->answer);
+    snprintf(h->asked, sizeof h->asked, "%s", key);
+    uv_timer_start(h->late, on_late, STACKS_MS, 0);
+    return 0;
+}
+
+/* /api/stacks?run=ID[&principal=NAME]: {"wait":true} until what jobs_ask() gathers is there, which is given once. */
+static int stacks(void *arg, struct http_answer *a)
+{
+    struct http *h = arg;
+    struct history_reader who;
+    char key[sizeof h->asked];
+    const char *run = http_argument(a, "run"), *of = http_argument(a, "principal");
+    int rc = let_in(h, a, &who);
+    if (rc != 1)
+        return rc;
+    if (!run || !(who.all || who.principal))
+        return http_refuse(a, run ? 403 : 400,
+                           run ? "the stacks of a job are for its principal" : "run=: expected one");
+    const char *principal = who.all ? of : who.principal;
+    snprintf(key, sizeof key, "%s\n%s", principal ? principal : "", run);
+    const bool same = strcmp(key, h->asked) == 0;
+    a->type = "application/json";
+    if (same && h->answer.len > 0) {
+        rc = buf_add(&a->body, h->answer.data, h->answer.len);
+        buf_free(&h->answer);
+        return rc;
+    }
+    rc = same && h->asking ? 0 : ask(h, a, principal, run, key);
+    return rc == 0 && a->body.len == 0 ? buf_addstr(&a->body, "{\"wait\":true}") : rc;
+}
+
 static int page(void *arg, struct http_answer *a)
 {
     (void)arg;
@@ -206,6 +271,7 @@ static const struct http_page pages[] = {
     {"/api/jobs", jobs, HTTP_DECIDES},
     {"/api/history", finished, HTTP_DECIDES},
     {"/api/job", one_job, HTTP_DECIDES},
+    {"/api/stacks", stacks, HTTP_DECIDES},
     {"/metrics", metrics, HTTP_DECIDES},
     {"/healthz", health, HTTP_FOR_PROBES},
     {"/readyz", readiness, HTTP_FOR_PROBES},
@@ -214,10 +280,15 @@ static const struct http_page pages[] = {
 int http_open(struct http **ret, uv_loop_t *loop, const struct http_options *o, int *ret_port, struct err *e)
 {
     struct http *h = calloc(1, sizeof *h);
-    if (!h)
+    uv_timer_t *late = calloc(1, sizeof *late);
+    if (!h || !late) {
+        free(h);
+        free(late);
         return err_set(e, -ENOMEM, "no memory for HTTP");
+    }
     h->o = *o;
     h->ready = true;
+    h->late = late;
     const struct http_server_options server = {.name = "rendezvousd",
                                                .bind = o->bind,
                                                .port = o->port,
@@ -228,9 +299,12 @@ int http_open(struct http **ret, uv_loop_t *loop, const struct http_options *o, 
                                                .arg = h};
     int rc = http_server_open(&h->server, loop, &server, ret_port, e);
     if (rc < 0) {
+        free(late);
         free(h);
         return rc;
     }
+    uv_timer_init(loop, late);
+    late->data = h;
     *ret = h;
     return 0;
 }
@@ -245,10 +319,19 @@ void http_not_ready(struct http *h)
     h->ready = false;
 }
 
+static void on_late_closed(uv_handle_t *t)
+{
+    free(t);
+}
+
 void http_close(struct http *h)
 {
     if (!h)
         return;
     http_server_close(h->server);
+    if (h->asking)
+        jobs_ask_end(h->asking, NULL);
+    buf_free(&h->answer);
+    uv_close((uv_handle_t *)h->late, on_late_closed);
     free(h);
 }

@@ -6,6 +6,7 @@
  *     /api/jobs     {"version":"...", "reader":{...}, "jobs":[...], ...}: jobs_status_from(), history_add_figures()
  *     /api/history  finished jobs: history_list()
  *     /api/job      all of one: history_job()
+ *     /api/stacks   what all ranks of one do: jobs_ask(); not for those who may see the queue alone
  *     /             the status page: one file, nothing from elsewhere
  *
  * Who asks may see (history_reader):

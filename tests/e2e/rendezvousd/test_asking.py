@@ -1,17 +1,20 @@
 """crun stacks, logs, drain and stop: what the principal of a job asks of its nodes, wherever they meet."""
+import base64
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import urllib.error
+import urllib.request
 
 import pytest
 
 from cluster import Cluster
 from daemon import ALICE, BOB, Client, Daemon, RespError, write_tokens
 from processes import children, comm, state, wait
-from support import CRUN, free_port, run
+from support import CRUN, ROOT, free_port, run
 
 # Rank 2 sleeps, all others read: two stacks.
 WORKER = ("sh", "-c", 'echo "rank $RANK of a job"; [ $RANK != 2 ] || exec sleep 600; exec 9<>"$0.$RANK"; exec cat <&9')
@@ -128,6 +131,40 @@ def test_nobody_else_may_ask_or_end_a_job(cluster):
     assert node.process.poll() is None
     crun(cluster, "stop", *at, "--token-file", alice, "j")
     assert node.wait() == 143 and "principal 'alice' stopped the job (crun stop)" in node.text()
+
+
+def test_the_status_page_asks_for_its_readers_own_jobs(cluster):
+    """It answers at once, as all pages do: to wait, until the nodes have."""
+    tokens = write_tokens(cluster.tmp / "tokens", ALICE, BOB)
+    d = cluster.rendezvousd("--http-port", "0", "--token-file", tokens)
+    begin(cluster, "--rdzv-id", "j", "--rdzv-backend", "rendezvousd", "--rdzv-endpoint", d.address, "--token-file", write_tokens(cluster.tmp / "alice", ALICE), nodes=1)
+
+    def get(who, path):
+        shown = {"Authorization": "Basic " + base64.b64encode(":".join(who).encode()).decode()} if who else {}
+        try:
+            with urllib.request.urlopen(urllib.request.Request(d.http + path, headers=shown), timeout=30) as r:
+                return r.status, json.loads(r.read())
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode()
+
+    assert get(BOB, "/api/stacks?run=j")[0] == 404 and get(None, "/api/stacks?run=j")[0] == 401 and get(ALICE, "/api/stacks")[0] == 400
+    assert get(ALICE, "/api/stacks?run=j") == (200, {"wait": True})
+    assert get(BOB, "/api/stacks?run=j")[0] == 409  # nor does it tell whose question waits
+    answer = wait("the answer", lambda: (lambda r: r if "nodes" in r else None)(get(ALICE, "/api/stacks?run=j")[1]))
+    assert answer["run"] == "j" and [r["rank"] for r in json.loads(answer["nodes"][0]["text"])["ranks"]] == [0, 1, 2, 3]
+    assert get(ALICE, "/api/stacks?run=j") == (200, {"wait": True})  # a new question
+
+
+def test_the_page_groups_as_the_command_does():
+    """Its own script, in Node."""
+    if not shutil.which("node"):
+        pytest.skip("no node")
+    page = (ROOT / "rendezvousd/daemon/status_page.html").read_text()
+    functions = "".join(re.search(rf"^function {name}\(.*?^}}\n", page, re.M | re.S)[0] for name in ("ranges", "stacksText"))
+    ranks = [{"rank": r, "frames": ["f (a.py:1)", "main (a.py:9)"] if r != 5 else ["g (a.py:2)"], "why": ""} for r in range(8)] + [{"rank": 8, "frames": [], "why": "no tool"}]
+    answer = {"nodes": [{"id": "n1+1-a", "text": json.dumps({"ranks": ranks})}, {"id": "n2+2-b", "why": "it did not answer"}]}
+    p = run("node", "-e", functions + f"console.log(stacksText({json.dumps(answer)}))", timeout=30)
+    assert p.stdout == ("rank 5:\n    g (a.py:2)\nrank 8:\n    (no tool)\nranks 0-4,6-7:\n    f (a.py:1)\n    main (a.py:9)\nn2: it did not answer\n"), p
 
 
 def test_a_node_that_stands_still_is_named_and_the_others_answer(cluster):
