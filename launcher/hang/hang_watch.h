@@ -13,6 +13,8 @@
  * Where no worker reports anything and a time was given, the watch looks at /proc for signs of life instead (quiet.h),
  * ten times in that time. The other nodes tell group rank 0 that theirs give none; it answers when nobody gives any.
  * The node of the rank to blame ends the round; group rank 0, if nobody stands out. All save their stacks.
+ * If NCCL's RAS is a witness (hang_options.witness_ns), group rank 0 also asks it whom the others wait for, once no
+ * worker reads or writes (hang_witness.c). Those who are named are said, and only their signs of life count then.
  * Loop thread only. A NULL watch (switched off) takes every call. */
 #ifndef CRUN_LAUNCHER_HANG_WATCH_H
 #define CRUN_LAUNCHER_HANG_WATCH_H

@@ -271,8 +271,8 @@ static bool job_is_known(const struct hang_witness *t, int64_t now, int64_t *ret
     return true;
 }
 
-/* "IO 61000 8 10.0.0.7 300:4711+4712 61000:4713": for how many ms no byte, the first rank, addresses of the host, and of
- * each rank the ms since its last sign of life, and its processes. */
+/* "IO 61000 8 10.0.0.7 300:4711+4712 61000:4713": for how many ms no byte, the first rank, addresses of the host, and
+ * of each rank the ms since its last sign of life, and its processes. */
 static void tell(struct hang_witness *t, int64_t now)
 {
     struct buf text = {0};
