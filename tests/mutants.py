@@ -115,6 +115,19 @@ MUTANTS = {
     "who_was_told_to_stop_is_a_culprit": (
         "launcher/report/failure.c", "(w->ended && !w->told_to_stop && ending_code(w->ending) != 0)", "(w->ended && ending_code(w->ending) != 0)",
         ["launcher_failure"]),
+    "a_late_rank_that_computes_is_named": (
+        "launcher/witness/witness.c", "    if (needs_silence(f) && now - last_sign(w, lived) < w->quiet_ns)", "    if (needs_silence(f) && last_sign(w, lived) > now)",
+        ["launcher_witness"]),
+    "counts_that_move_are_taken_for_a_hang": (
+        "launcher/witness/witness.c", "    if (!still || !differs(f))", "    if (!differs(f))", ["launcher_witness"]),
+    "an_old_nccl_is_asked_again": (
+        "launcher/witness/witness.c", "    if (a->version < RAS_LEAST_VERSION) {", "    if (a->version < 0) {", ["launcher_witness"]),
+    "who_waits_elsewhere_is_named": (
+        "launcher/witness/ras_judge.c", "        late[r] = late[r] && !waits[r];", "        late[r] = late[r] || waits[r];", ["launcher_witness"]),
+    "a_communicator_that_forms_is_judged": (
+        "launcher/witness/ras_answer.c", 'return json_int_or(status, "init_state", -1) == 0 &&', 'return json_int_or(status, "init_state", -1) >= 0 &&', ["launcher_witness"]),
+    "a_process_id_is_that_of_any_node": (
+        "launcher/witness/ras_answer.c", "        if (runs(r, host, v[i].node)) {", "        if (host && rank < 0) {", ["launcher_witness"]),
     "removed_deadlines_only_sink": (
         "rendezvousd/store/expiry.c", "    place_at(h, i, last);\n    settle(h, last);", "    place_at(h, i, last);\n    sink(h, i);", ["rendezvousd_expiry"]),
     "parts_of_a_proof_run_together": (

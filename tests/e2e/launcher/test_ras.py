@@ -52,6 +52,7 @@ def test_without_a_time_it_is_named_and_goes_on(crun, start):
     ("a: 0=r10 1!", "NCCL's RAS does not reach the process of rank 1; no sign"),
     ("a: 0=r10 1X", "NCCL's RAS does not reach the process of rank 1; no sign"),
     ("a: 0=r10 1=r9; b: 0=r5 1=r4", "rank 1 has not launched all-reduce 10 of communicator a; 1 rank waits in it; no sign"),
+    ("a: 1=r3 0=r3; b: 0=r5 1=r5; c: 1=g7 0=g8", "rank 1 has not launched all-gather 8 of communicator c; 1 rank waits in it; no sign"),
     ("a: 0=r10,g4 1=r9,g5", "rank 1 launched all-gather 5 of communicator a where 1 rank launched all-reduce 10; no sign"),
 ])
 def test_each_kind_of_culprit_is_named(start, form, text):
@@ -112,6 +113,13 @@ def test_all_alike_it_cannot_tell_and_ends_nothing(start):
     c.wait(r"no worker has given a sign of life for .*\. NCCL's RAS cannot tell: all ranks have launched the same collectives")
     c.wait(r"rank 0, main thread|what all threads|not known")
     assert c.end() == 124, c.text()
+
+
+@pytest.mark.parametrize("form", ["a: 0=r10 1=r9i", "a: 0=r10f 1=r9", "a: 0=r10 1?"])
+def test_a_communicator_that_is_made_or_ends_names_nobody(start, form):
+    c = start(form, ranks=2, options=["--hang-timeout", 2])
+    c.wait(r"no worker has given a sign of life for .*\. NCCL's RAS knows of no communicator that is whole")
+    assert c.end() == 124 and "has not launched" not in c.text(), c.text()
 
 
 def test_counts_that_move_name_nobody(crun, start):
