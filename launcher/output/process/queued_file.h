@@ -1,4 +1,4 @@
-/* A log file that a file_thread.h writes.
+/* A log file that a file_thread.h writes (file_thread.c has both).
  *
  * What it is to take waits in memory, FILE_WAITS_MAX of it, and FILES_WAIT_MAX of all files of a thread together. What
  * comes beyond is dropped by whole lines and counted, and a line in the file says how many bytes, once the disk works

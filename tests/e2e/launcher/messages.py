@@ -21,7 +21,7 @@ RESULTS = {"epoch %lld: train loss %.4f Acc@1 %.2f, test loss %.4f Acc@1 %.2f (%
 SENTENCES = {"common/rdzv/leader/leader.c", "common/rdzv/machine/rdzv.c", "launcher/agent/machine/farewell.c", "launcher/agent/member_news.c",
              "launcher/stdio/console_file.c", "launcher/guard/stuck.c", "launcher/hang/hang.c", "launcher/hang/hang_quiet.c",
              "launcher/witness/ras_judge.c", "launcher/witness/flight.c", "launcher/output/process/event_file.c",
-             "launcher/output/process/file_thread.c", "launcher/observe/timeline.c", "launcher/hang/quiet.c", "launcher/output/process/queued_file.c",
+             "launcher/output/process/file_thread.c", "launcher/observe/timeline.c", "launcher/hang/quiet.c",
              "launcher/output/log_console.c", "launcher/report/failure_report.c", "rendezvousd/history/history.c", "launcher/rendezvous/rdzv_client_elected.c", "launcher/straggler/straggler.c", "worker/data/sets/shapes_main.c",
              "worker/run/guard.c"}
 PARTS = {"rank%s %s wait%s in %s", "before its first step", "at step %u64", "in %s after step %u64", "agent (pid %d, state %c%s%s%s%s)",
