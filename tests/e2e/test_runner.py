@@ -359,7 +359,7 @@ def chooser():
 
 @pytest.mark.parametrize("what, programs, e2e", [
     ("launcher/guard/lease.c", {"launcher_guardian"}, []), ("launcher/guard", {"launcher_guardian"}, []), (GUARDIAN, {"launcher_guardian"}, []), ("guardian", {"launcher_guardian"}, []),
-    ("tests/common", {"buf"}, []), ("worker/optim/schedule.c", {"schedule"}, []), (CLIENT, set(), [CLIENT]), ("hang", set(), [CLIENT]), ("launcher/hang/hang_lesson.c", set(), [CLIENT]),
+    ("tests/common", {"buf"}, []), ("worker/optim/schedule.c", {"schedule"}, []), (CLIENT, set(), [CLIENT]), ("hang", set(), [CLIENT]), ("launcher/hang/hang_save.c", set(), [CLIENT]),
     *((what, set(), [f"{CLIENT}::{CASE}"]) for what in (f"{CLIENT}::{CASE}", f"test_hang.py::{CASE}", f"test_hang::{CASE}", f"hang::{CASE}", f"launcher/test_hang.py::{CASE}", CASE)),
     (f"test_hang.py::{CASE}[a::b]", set(), [f"{CLIENT}::{CASE}[a::b]"]), (f"{CASE}[a]", set(), [f"{CLIENT}::{CASE}[a]"]), ("test_hang.py", set(), [CLIENT]), ("launcher/test_hang.py", set(), [CLIENT]),
     ("test_every_arrow_between_rooms_is_in_the_table", set(), ["tests/e2e/test_rooms.py::test_every_arrow_between_rooms_is_in_the_table"]),

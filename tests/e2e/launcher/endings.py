@@ -31,6 +31,7 @@ ENDINGS = {
     "a spare is not needed to the end": (72, None),  # elastic/test_elastic.py
     "the job has all its nodes": (69, None),  # elastic/test_elastic.py
     "a node has other settings": (78, None),  # elastic/test_elastic.py
+    "another node is stopped, too few are left": (75, None),  # elastic/test_typed.py
     "a worker hangs": (124, None),  # test_kill_matrix.py
 }
 
