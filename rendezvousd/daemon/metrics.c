@@ -35,7 +35,7 @@
     X("restarts_total", METRICS_COUNTER, "Restarts used up.", st.restarts)                                             \
     X("fenced_total", METRICS_COUNTER, "Requests refused because they were of an older round.", st.fences)             \
     X("damaged_logs", METRICS_GAUGE,                                                                                   \
-      "Job logs that were set aside: damaged when the daemon started, or of a job with a fault of the daemon.",        \
+      "Job logs that were set aside: damaged, or of a job with a fault.",        \
       st.damaged)                                                                                                      \
     X("jobs_without_log", METRICS_GAUGE, "Jobs that would be lost with the daemon: their logs cannot be written.",     \
       st.unlogged)

@@ -1,8 +1,8 @@
 /* Decode, crop, resize, flip: from file bytes to a (H, W, C) u8 slot of a batch. Pure functions of their arguments; any
  * thread.
  *
- *   file bytes -> image_decode(): detected by content -> image_jpeg.c, image_png.c, image_webp.c, image_pnm.c -> (h, w, c) pixels
- *   -> a box, drawn by rng.h from (seed, pass, id) -> image_resize(): resample.c, or resample_avx2.c where the
+ *   file bytes -> image_decode(): detected by content -> image_jpeg.c, image_png.c, image_webp.c, image_pnm.c ->
+ *   (h, w, c) pixels -> a box, drawn by rng.h from (seed, pass, id) -> image_resize(): resample.c, or resample_avx2.c where the
  *   processor has it, with equal bits -> the slot
  *
  * canvas.h draws pictures (made-up data sets), jpeg_write.h stores them; portable_math.h gives equal numbers on every
@@ -24,9 +24,9 @@ void image_free(struct image *im);
 
 #define IMAGE_MAX_PIXELS (178956970u) /* Pillow's bomb limit, 2 * 89478485 */
 
-/* JPEG (baseline, progressive, grey, CMYK/YCCK), PNG, WebP (no animation), PPM and PGM (binary, 8 bits), detected by content, never by
- * name. channels: 3 (grey is replicated, CMYK converted, alpha dropped as Pillow's convert("RGB") does) or 1 (ITU-R 601
- * luma). EXIF orientation is ignored, as torchvision's ImageFolder does. ERR_DATA: not an image, truncated, corrupt,
+/* JPEG (baseline, progressive, grey, CMYK/YCCK), PNG, WebP (no animation), PPM and PGM (binary, 8 bits), detected by
+ * content, never by name. channels: 3 (grey is replicated, CMYK converted, alpha dropped as Pillow's convert("RGB")
+ * does) or 1 (ITU-R 601 luma). EXIF orientation is ignored, as torchvision's ImageFolder does. ERR_DATA: not an image, truncated, corrupt,
  * more than IMAGE_MAX_PIXELS (refused from the header, before memory is taken). */
 int image_decode(const void *data, size_t n, int channels, struct image *ret, struct err *e);
 

@@ -1,5 +1,5 @@
-/* WebP, lossy or lossless, by libwebp: its size is known from the header before memory is taken. Alpha is dropped, as of
- * PNG. An animation is refused: which of its pictures is meant? */
+/* WebP, lossy or lossless, by libwebp: its size is known from the header before memory is taken. Alpha is dropped, as
+ * of PNG. An animation is refused: which of its pictures is meant? */
 #include <stdlib.h>
 #include <webp/decode.h>
 
