@@ -34,9 +34,7 @@
     X("rounds_total", METRICS_COUNTER, "Rounds begun.", st.rounds)                                                     \
     X("restarts_total", METRICS_COUNTER, "Restarts used up.", st.restarts)                                             \
     X("fenced_total", METRICS_COUNTER, "Requests refused because they were of an older round.", st.fences)             \
-    X("damaged_logs", METRICS_GAUGE,                                                                                   \
-      "Job logs that were set aside: damaged, or of a job with a fault.",        \
-      st.damaged)                                                                                                      \
+    X("damaged_logs", METRICS_GAUGE, "Job logs that were set aside: damaged, or of a job with a fault.", st.damaged)   \
     X("jobs_without_log", METRICS_GAUGE, "Jobs that would be lost with the daemon: their logs cannot be written.",     \
       st.unlogged)
 
