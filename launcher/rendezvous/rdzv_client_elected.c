@@ -310,6 +310,8 @@ static void on_claimed(struct elected *d, const struct keeper_answer *a)
 static void on_answer(void *arg, struct keeper_answer *a)
 {
     struct elected *d = arg;
+    if (a->e.code == -ESTALE) /* also of an append that was tried again */
+        log_warn(MODULE, "%s", a->e.text);
     switch (a->call) {
     case KEEPER_LOOK:
         on_seen(d, a);

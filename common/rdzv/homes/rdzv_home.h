@@ -19,7 +19,8 @@
  * Calls return 0 (or a documented value), or a negative code: the connection or the file system failed, and what was
  * asked may or may not have happened, or happens later still (a disk that comes back): that is what fence, epoch and
  * the count of renewals are for. A call that failed may be made again. -ETIMEDOUT: no answer within the deadline;
- * -ECANCELED. Times are milliseconds of clock_ms(). */
+ * -ESTALE: a folder's path names another one now, which the next call goes by; -ECANCELED. Times are milliseconds of
+ * clock_ms(). */
 #ifndef CRUN_COMMON_RDZV_HOME_H
 #define CRUN_COMMON_RDZV_HOME_H
 

@@ -9,7 +9,10 @@
  * own, so that an older one finds its next number taken. A reply lost on its way makes the kernel say EEXIST to the one
  * who did take it: reading back tells. Decisions stay until the job ends: nobody can mistake a gap for the end of the
  * log. Files are read by open, read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify,
- * locks, or times of files (but for what is cleared away, rdzv_log_file_clear.c). */
+ * locks, or times of files (but for what is cleared away, rdzv_log_file_clear.c).
+ *
+ * The folder that a handle has open may be none of the job's any more: DIR was mounted anew, moved away, or removed and
+ * made again. Each call asks whether the path still names it, and goes by the path. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -98,12 +101,43 @@ static int make_folder(const struct file_home *h)
     return rc < 0 ? rc : fsync(h->dir_fd) < 0 ? -errno : 0;
 }
 
+static bool is_same(int fd, const struct stat *st)
+{
+    struct stat own;
+    return fstat(fd, &own) == 0 && st->st_dev == own.st_dev && st->st_ino == own.st_ino;
+}
+
 /* The folder we hold may have been cleared away with an earlier job. */
 static bool is_there(const struct file_home *h)
 {
-    struct stat own, st;
-    return fstat(h->job_fd, &own) == 0 && fstatat(h->dir_fd, h->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-           st.st_ino == own.st_ino;
+    struct stat st;
+    return fstatat(h->dir_fd, h->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && is_same(h->job_fd, &st);
+}
+
+static int no_folder(const struct file_home *h, int errno_value, struct err *e)
+{
+    /* nobody makes it; not to be taken for a file in it that comes and goes, nor for one that is another now */
+    const int rc = errno_value == ENOENT ? -ENOTDIR : errno_value == ESTALE ? -EIO : -errno_value;
+    return err_set(e, rc, "the shared folder '%s': %s", h->dir, strerror(errno_value));
+}
+
+/* DIR itself. -ESTALE, once, when it is another one; the next call opens it. */
+static int check_dir(struct file_home *h, struct err *e)
+{
+    struct stat st;
+    if (h->dir_fd < 0)
+        return 0;
+    if (stat(h->dir, &st) < 0)
+        return no_folder(h, errno, e);
+    if (is_same(h->dir_fd, &st))
+        return 0;
+    file_leave(h);
+    close(h->dir_fd);
+    h->dir_fd = -1;
+    return err_set(e, -ESTALE,
+                   "the shared folder '%s' is another one now than when this node began (mounted anew, or replaced): "
+                   "the job goes by what is in it now",
+                   h->dir);
 }
 
 /* make: the folder, too. 1: there is none. */
@@ -111,10 +145,8 @@ static int enter_folder(struct file_home *h, bool make, struct err *e)
 {
     if (h->dir_fd < 0)
         h->dir_fd = open(h->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (h->dir_fd < 0 && errno == ENOENT) /* nobody makes it; not to be taken for a file in it that comes and goes */
-        return err_set(e, -ENOTDIR, "the shared folder '%s': %s", h->dir, strerror(ENOENT));
     if (h->dir_fd < 0)
-        return err_errno(e, errno, "the shared folder '%s'", h->dir);
+        return no_folder(h, errno, e);
     int rc = make ? make_folder(h) : 0;
     if (rc == 0)
         h->job_fd = openat(h->dir_fd, h->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -124,6 +156,7 @@ static int enter_folder(struct file_home *h, bool make, struct err *e)
         return err_errno(e, rc < 0 ? -rc : errno, "the job's folder '%s/%s'", h->dir, h->name);
     rc = check_owner(h, e);
     h->next = 0;
+    h->reign[0] = 0;
     if (rc == 0)
         return 0;
     const bool gone = !is_there(h); /* cleared away meanwhile: then it is empty, not another version's */
@@ -133,6 +166,7 @@ static int enter_folder(struct file_home *h, bool make, struct err *e)
 
 int file_inside(struct file_home *h, bool make, struct err *e)
 {
+    TRY(check_dir(h, e));
     if (h->job_fd >= 0 && !is_there(h))
         file_leave(h);
     return h->job_fd >= 0 ? 0 : enter_folder(h, make, e);

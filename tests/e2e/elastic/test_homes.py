@@ -101,6 +101,37 @@ def test_a_folder_that_is_full_ends_the_job_with_a_word(cluster):
         subprocess.run(["umount", "-l", shared], check=True)
 
 
+def in_a_folder(cluster):
+    return [*where(cluster, "file"), "--nnodes", "2:4", "--max-restarts", 3, "--rdzv-conf", "last_call_timeout=500ms"]
+
+
+def test_new_nodes_in_a_folder_that_was_replaced_and_the_old_ones_are_one_job(cluster):
+    """As by a mount over it: the old folder lives on, for those who have it open."""
+    args, shared = in_a_folder(cluster), cluster.tmp / "shared"
+    old = [cluster.node(*args) for _ in range(2)]
+    first, _ = cluster.wait_round(2)
+    shared.rename(cluster.tmp / "old")
+    shared.mkdir()
+    new = [cluster.node(*args) for _ in range(2)]
+    cluster.wait_round(4, after=first)
+    said = [line for n in old for line in n.text().splitlines() if "another one now" in line]
+    assert said and all(f"the shared folder '{shared}' is another one now than when this node began" in line for line in said), said
+    assert len(said) <= len(old), said
+    cluster.finish(*old, *new)
+
+
+def test_a_folder_that_is_away_and_made_again_costs_a_round(cluster):
+    args, shared = in_a_folder(cluster), cluster.tmp / "shared"
+    nodes = [cluster.node(*args) for _ in range(2)]
+    first, _ = cluster.wait_round(2)
+    shared.rename(cluster.tmp / "old")
+    wait("the end of the workers", lambda: all("the workers here were ended" in n.text() for n in nodes))
+    wait("a word about the folder", lambda: any(f"the shared folder '{shared}': No such file or directory" in n.text() for n in nodes))
+    shared.mkdir()
+    cluster.wait_round(2, after=first)
+    cluster.finish(*nodes)
+
+
 @pytest.mark.parametrize("home", ["redis", "file"])
 def test_a_node_counts_itself_while_joining(cluster, home):
     node = cluster.node("--nnodes", 2, *where(cluster, home))

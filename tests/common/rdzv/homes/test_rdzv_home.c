@@ -340,6 +340,60 @@ static void an_older_leader_can_append_nothing(void **state)
     again->ops->close(again);
 }
 
+/* Its job's folder was moved, or all of DIR: what comes there later is another job's, before it has a log, too. */
+static void a_leader_whose_folder_was_replaced_leads_nobody(void **state)
+{
+    struct rdzv_home *a = open_folder(), *b = open_folder(), *c = open_folder();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    char identity[RDZV_IDENTITY_MAX + 1], moved[96];
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    snprintf(moved, sizeof moved, "%s.old", dir);
+    assert_int_equal(rename(dir, moved), 0);
+    assert_int_equal(a->ops->renew(a, &own, &e), -ENOTDIR); /* away: it may come back as it was */
+    assert_int_equal(rename(moved, dir), 0);
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+
+    assert_int_equal(c->ops->look(c, &seen, &e), 1);
+    assert_int_equal(rename(dir, moved), 0);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    assert_int_equal(b->ops->identity(b, identity, &e), 0); /* a new node's folder, with no claim in it yet */
+    assert_int_equal(a->ops->renew(a, &own, &e), -ESTALE);
+    assert_non_null(strstr(e.text, dir));
+    assert_int_equal(append(a, "1-x", "one", &e), 0);
+    assert_int_equal(a->ops->renew(a, &own, &e), 0);
+    assert_int_equal(c->ops->look(c, &seen, &e), -ESTALE);
+    assert_int_equal(c->ops->look(c, &seen, &e), 0);
+    assert_int_equal(claim(b, &none, "1-y", &e), 1);
+    check_log(a, "@reign epoch=1-y claim=1\n");
+    a->ops->close(a);
+    b->ops->close(b);
+    c->ops->close(c);
+    snprintf(moved, sizeof moved, "rm -rf %s.old", dir);
+    assert_int_equal(system(moved), 0);
+}
+
+static void a_leader_whose_folder_is_mounted_anew_goes_on(void **state)
+{
+    struct rdzv_home *h = open_folder();
+    struct rdzv_claim own = claim_of("1-x");
+    char moved[96], copy[512];
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    assert_int_equal(append(h, "1-x", "one", &e), 1);
+    snprintf(moved, sizeof moved, "%s.old", dir);
+    assert_int_equal(rename(dir, moved), 0);
+    snprintf(copy, sizeof copy, "cp -a %s %s && rm -rf %s", moved, dir, moved);
+    assert_int_equal(system(copy), 0);
+    assert_int_equal(append(h, "1-x", "two", &e), -ESTALE);
+    assert_int_equal(append(h, "1-x", "two", &e), 1);
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    check_log(h, "@reign epoch=1-x claim=1\n@reign epoch=1-x\none\n@reign epoch=1-x\ntwo\n");
+    h->ops->close(h);
+}
+
 static void the_end_of_a_job_clears_its_folder(void **state)
 {
     struct rdzv_home *h = open_folder();
@@ -679,6 +733,10 @@ int main(void)
         IN_A_FOLDER(a_renewal_whose_answer_was_lost_is_found_by_the_next, _and_process),
         IN_A_FOLDER(an_older_leader_can_append_nothing, ),
         IN_A_FOLDER(an_older_leader_can_append_nothing, _and_process),
+        IN_A_FOLDER(a_leader_whose_folder_was_replaced_leads_nobody, ),
+        IN_A_FOLDER(a_leader_whose_folder_was_replaced_leads_nobody, _and_process),
+        IN_A_FOLDER(a_leader_whose_folder_is_mounted_anew_goes_on, ),
+        IN_A_FOLDER(a_leader_whose_folder_is_mounted_anew_goes_on, _and_process),
         IN_A_FOLDER(the_end_of_a_job_clears_its_folder, ),
         IN_A_FOLDER(the_end_of_a_job_clears_its_folder, _and_process),
         IN_A_FOLDER(who_only_reads_makes_no_folder, ),
