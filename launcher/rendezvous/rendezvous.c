@@ -121,13 +121,14 @@ static int open_tcp(struct rendezvous *z, struct err *e)
 /* After a dial that was refused. */
 static void tell_whose_port(struct rendezvous *z)
 {
-    if (z->o.home->hosting != HOME_HOSTS_IF_OWN || z->told_whose || !port_is_marked(z->o.home->port))
+    const struct home *h = z->o.home;
+    if (h->kind == HOME_LISTED || h->hosting != HOME_HOSTS_IF_OWN || z->told_whose || !port_is_marked(h->port))
         return;
     z->told_whose = true;
     log_warn("rendezvous",
              "a rendezvousd of this machine had port %d in the last minute: this crun does not host there meanwhile "
              "(--rdzv-conf is_host=1 does)",
-             z->o.home->port);
+             h->port);
 }
 
 int rendezvous_take_over(struct rendezvous *z, struct err *e)

@@ -100,11 +100,13 @@ def test_two_hosts_with_two_secrets_say_so(cluster):
 
 def test_a_seat_that_is_taken_is_waited_for(cluster):
     args = arguments(local_hosts(3), nnodes="2:2")
+    cluster.rendezvousd(port=free_port())  # of somebody else, at no port of the list
     first = joined(start(cluster, args, 0), 1, 2)
     other = start(cluster, args, 0)
-    wait("a refusal", lambda: "node rank 0 is taken by node" in other.text())
+    wait("a refusal", lambda: other.text().count("node rank 0 is taken by node") > 1)
     other.process.kill()
     other.wait()
+    assert "a rendezvousd of this machine had port" not in other.text(), other.text()
     second = start(cluster, args, 1)
     cluster.wait_round(2)
     cluster.finish(first, second)
