@@ -12,6 +12,7 @@
 #include "rendezvousd/net/server_impl.h"
 #include "rendezvousd/net/spaces.h"
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -514,6 +515,14 @@ static const char *admit_remote(struct conn *c)
     return "NOPERM this server has no token file, so it takes connections of its own host only";
 }
 
+/* Before it could be asked: that is no refusal. One that is still there is of another network namespace, say. */
+static bool has_left(int fd)
+{
+    struct tcp_info info;
+    socklen_t n = sizeof info;
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state != TCP_ESTABLISHED;
+}
+
 static const char *admit(struct conn *c)
 {
     const struct gate *g = c->s->o.gate;
@@ -533,7 +542,10 @@ static const char *admit(struct conn *c)
         return admit_local(c, uid);
     if (g && gate_has_tokens(g) && !g->o.own_uid_only)
         return must_authenticate(c);
-    gate_refused(c, "%s", e.text);
+    if (has_left(fd))
+        log_debug("audit", "peer=%s: %s", peer_addr_text(&c->peer->addr), e.text);
+    else
+        gate_refused(c, "%s", e.text);
     return "NOPERM this server takes local connections of its own user only";
 }
 
