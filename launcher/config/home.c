@@ -476,6 +476,11 @@ static int choose_run_id(struct choice *c, const struct scheduler *s, struct err
         return err_set(e, ERR_USAGE,
                        "no --rdzv-id is given: a rendezvous that jobs share needs a name of this job's own, expected "
                        "--rdzv-id ID, the same on all its nodes");
+    if (shared && (strcmp(id, HOME_RUN_ID) == 0 || strcmp(id, "default") == 0))
+        return err_set(e, ERR_USAGE,
+                       "--rdzv-id '%s' is no name of one job alone, and jobs share this rendezvous: expected another "
+                       "one, the same on all nodes",
+                       id);
     if (!*id && h->kind != HOME_LOCAL)
         id = HOME_RUN_ID;
     assert(strlen(id) <= HOME_ID_MAX);

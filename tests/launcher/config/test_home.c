@@ -187,6 +187,8 @@ static void what_cannot_be_is_refused_by_a_sentence(void **state)
         {{TYPED, .max_nodes = 2, .endpoint = "http://h"}, "'http://h': expected HOST[:PORT], redis://"},
         {{TYPED, .max_nodes = 2, .endpoint = "redis://h"}, "expected --rdzv-id"},
         {{TYPED, .max_nodes = 2, .endpoint = "file:///d"}, "expected --rdzv-id"},
+        {{TYPED, .max_nodes = 2, .endpoint = "redis://h", .run_id = "none"}, "--rdzv-id 'none' is no name of one job alone"},
+        {{TYPED, .max_nodes = 2, .endpoint = "file:///d", .run_id = "default"}, "--rdzv-id 'default' is no name of one job alone"},
         {{TYPED, .max_nodes = 2, .endpoint = "d", .backend = "file", .run_id = "j"}, "an absolute path"},
         {{TYPED, .max_nodes = 2, .endpoint = "file://rel", .run_id = "j"}, "--rdzv-endpoint: 'file://rel': expected file:///DIR, an absolute path"},
         {{TYPED, .max_nodes = 2, .endpoint = "h:0"}, "a port from 1 to 65535 that the other nodes can dial"},
