@@ -104,6 +104,16 @@ static int check_place(const struct jobs *j, int seat, const char *node, struct 
     return err_set(e, -EAGAIN, "node rank %d is taken by node '%s', which is heard of", seat, before);
 }
 
+/* Its seat is taken, and it asks again. If the job succeeds meanwhile it is turned away, and begins no job anew. */
+static void put_off(struct jobs_party *p, struct job *job, const struct rdzv_event *join)
+{
+    const struct leader *l = job ? job->reign.leader : NULL;
+    const struct leader_member *m = l ? leader_find(l, join->node) : NULL;
+    if (l && leader_machine(l) && !leader_is_over(l) && !(m && m->known) &&
+        leader_member_count(l) < p->jobs->o.max_nodes)
+        leader_put_off(job->reign.leader, join->node, p->jobs->o.now());
+}
+
 /* Does its node still come by this connection? */
 static bool is_seated(const struct jobs_party *p)
 {
@@ -142,12 +152,19 @@ int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_ev
         return 0;
     if (strcmp(run, j->listed_run) != 0)
         return err_set(e, ERR_REFUSED, "this crun hosts job '%s' alone, for the nodes of a list", j->listed_run);
-    TRY(sit_down(p, join->node_rank, join->node, e));
+    struct job *job = job_find_(j, "", run);
+    if (job && leader_came_in_vain(job->reign.leader, leader_find(job->reign.leader, join->node)))
+        return err_set(e, ERR_REFUSED, "job '%s' has succeeded without it: another node had node rank %d", run,
+                       join->node_rank);
+    const int rc = sit_down(p, join->node_rank, join->node, e);
+    if (rc == -EAGAIN)
+        put_off(p, job, join);
+    TRY(rc);
     heed_higher(j, run, join);
     if (j->seats->v[p->seat].joined.order > 0)
         return 0;
     seats_join(j->seats, p->seat, j->o.now());
-    struct job *job = job_find_(j, "", run);
+    job = job_find_(j, "", run); /* that of a lower round is gone */
     if (job && !has_round(job))
         ask_all_again(job);
     return 0;

@@ -164,6 +164,12 @@ void leader_hold_first(struct leader *l, int64_t until_ms);
 struct leader_member *leader_next_fresh(struct leader *l);
 /* The member `node`, made if need be. NULL: no memory. */
 struct leader_member *leader_member_of(struct leader *l, const char *node);
+/* A JOIN of `node` found no place, and is asked again: if the job succeeds meanwhile that node is turned away.
+ * NULL: no memory. */
+struct leader_member *leader_put_off(struct leader *l, const char *node, int64_t now_ms);
+/* The JOIN of m was put off, and the job has succeeded: it came for that one, and must not begin the next. m NULL
+ * allowed. */
+bool leader_came_in_vain(const struct leader *l, const struct leader_member *m);
 /* Its END again, or for the first time: it knows of the job that is over. round: of END where there is none. */
 void leader_remind_end(struct leader *l, struct leader_member *m, uint64_t round);
 

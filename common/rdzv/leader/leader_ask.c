@@ -131,6 +131,24 @@ static int count_place(void *arg, const struct rdzv_member *n)
     return 0;
 }
 
+/* Kept for a while: it asks again. */
+struct leader_member *leader_put_off(struct leader *l, const char *node, int64_t now)
+{
+    struct leader_member *m = leader_member_of(l, node);
+    if (m && !m->known && !m->elder) {
+        m->heard_ms = now;
+        leader_list_(l, m, LEADER_LIST_ENDED);
+    }
+    if (m && m->refused_ms == 0)
+        m->refused_ms = now;
+    return m;
+}
+
+bool leader_came_in_vain(const struct leader *l, const struct leader_member *m)
+{
+    return l->over && m && m->refused_ms > 0 && rdzv_state(l->machine) == RDZV_SUCCEEDED;
+}
+
 /* One that seems to have a place may be dead already, and this node be its successor. */
 static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t now)
 {
@@ -139,24 +157,11 @@ static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t
     if (l->machine && rdzv_nodes(l->machine) < l->config.max_nodes) /* or a job's nodes would all be counted for each */
         return false;
     if (!l->machine || l->over || ev->here || ev->ask->waits || l->config.max_nodes > l->config.min_nodes ||
-        rdzv_knows(l->machine, ev->ask->node) || !(m = leader_member_of(l, ev->ask->node)))
+        rdzv_knows(l->machine, ev->ask->node) || !(m = leader_put_off(l, ev->ask->node, now)))
         return false;
-    if (m->list == LEADER_LIST_NONE) { /* kept for a while: it asks again */
-        m->heard_ms = now;
-        leader_list_(l, m, LEADER_LIST_ENDED);
-    }
-    if (m->refused_ms == 0)
-        m->refused_ms = now;
     p.since = m->refused_ms;
     rdzv_members(l->machine, count_place, &p);
     return p.taken >= l->config.max_nodes && !p.is_heard;
-}
-
-/* A JOIN that found all places taken, by nodes that have all done their work: it came for this instance, and must not
- * begin the next. */
-static bool came_in_vain(const struct leader *l, const struct leader_member *m)
-{
-    return l->over && m && m->refused_ms > 0 && rdzv_state(l->machine) == RDZV_SUCCEEDED;
 }
 
 /* A JOIN of a member that must still hear of an end: of this instance, or of the one before. */
@@ -245,7 +250,7 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
         m->joined_seq = m->news.seq - 1;
         return 0;
     }
-    if (came_in_vain(l, m)) {
+    if (leader_came_in_vain(l, m)) {
         leader_turn_away_(l, m);
         m->joined_seq = m->news.seq - 1;
         return 0;

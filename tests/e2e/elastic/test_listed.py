@@ -98,7 +98,7 @@ def test_two_hosts_with_two_secrets_say_so(cluster):
         node.process.terminate()
 
 
-def test_a_seat_that_is_taken_is_waited_for(cluster):
+def test_a_seat_that_is_taken_is_waited_for_and_no_job_is_run_twice(cluster):
     args = arguments(local_hosts(3), nnodes="2:2")
     cluster.rendezvousd(port=free_port())  # of somebody else, at no port of the list
     first = joined(start(cluster, args, 0), 1, 2)
@@ -109,7 +109,12 @@ def test_a_seat_that_is_taken_is_waited_for(cluster):
     assert "a rendezvousd of this machine had port" not in other.text(), other.text()
     second = start(cluster, args, 1)
     cluster.wait_round(2)
+    again = [start(cluster, args, seat) for seat in (0, 1)]
+    for node in again:
+        wait("a refusal", lambda node=node: "is taken by node" in node.text())
     cluster.finish(first, second)
+    for node in again:
+        assert node.wait() == 69 and "job 'j' has succeeded without it: another node had node rank" in node.text(), node.text()
 
 
 @pytest.mark.serial

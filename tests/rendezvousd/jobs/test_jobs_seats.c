@@ -26,7 +26,7 @@ struct sitter {
 struct host {
     struct rdzv_config config;
     struct jobs *jobs;
-    struct sitter n[3];
+    struct sitter n[4];
 };
 
 static void on_told(void *arg, const struct rdzv_news *news, const char *members, int more)
@@ -68,14 +68,14 @@ static struct host *open_host(struct host *h)
 
 static void close_host(struct host *h)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         jobs_party_close(h->n[i].party, JOBS_SILENT);
     jobs_destroy(h->jobs);
 }
 
-static int join(struct host *h, int seat, uint64_t round)
+static int join_seat(struct host *h, int i, int seat, uint64_t round)
 {
-    struct sitter *s = &h->n[seat];
+    struct sitter *s = &h->n[i];
     struct rdzv_event ev = {
         .kind = RDZV_JOIN, .round = round, .slots = 1, .node_rank = seat, .numbered = true, .port = 1};
     memcpy(ev.node, s->node, sizeof s->node);
@@ -86,6 +86,11 @@ static int join(struct host *h, int seat, uint64_t round)
     s->got++;
     s->news = (struct rdzv_news){.seq = rc == 0 ? s->joined.seq : 0};
     return rc;
+}
+
+static int join(struct host *h, int seat, uint64_t round)
+{
+    return join_seat(h, seat, seat, round);
 }
 
 static int next(struct host *h, int seat)
@@ -265,6 +270,25 @@ static void workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged(vo
     close_host(&h);
 }
 
+static void a_node_whose_seat_was_taken_until_the_job_had_succeeded_begins_it_no_second_time(void **state)
+{
+    struct host h;
+    begin(&h);
+    come(&h, 3);
+    assert_int_equal(join_seat(&h, 3, 0, 0), -EAGAIN);
+    for (int i = 0; i < 3; i++) {
+        const struct rdzv_event done = {.kind = RDZV_DONE, .node = {'n', 'o', 'd', 'e', (char)('0' + i)}, .round = 1};
+        jobs_next_cancel(h.n[i].party);
+        assert_int_equal(jobs_claim(h.n[i].party, "j", &done, &h.n[i].e), 0);
+    }
+    assert_int_equal(join_seat(&h, 3, 0, 0), ERR_REFUSED);
+    assert_string_equal(h.n[3].e.text, "job 'j' has succeeded without it: another node had node rank 0");
+    jobs_party_close(h.n[0].party, JOBS_GONE); /* nobody has its seat any more */
+    h.n[0].party = NULL;
+    assert_int_equal(join_seat(&h, 3, 0, 0), ERR_REFUSED);
+    close_host(&h);
+}
+
 static void a_node_that_heard_of_a_higher_round_ends_a_lower_one(void **state)
 {
     struct host h;
@@ -288,6 +312,7 @@ int main(void)
         cmocka_unit_test(a_seat_is_taken_back_from_a_late_connection),
         cmocka_unit_test(a_late_question_acknowledges_no_news_that_were_never_sent),
         cmocka_unit_test(workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged),
+        cmocka_unit_test(a_node_whose_seat_was_taken_until_the_job_had_succeeded_begins_it_no_second_time),
         cmocka_unit_test(a_node_that_heard_of_a_higher_round_ends_a_lower_one),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
