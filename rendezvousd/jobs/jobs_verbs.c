@@ -231,7 +231,8 @@ static int check_past(const struct jobs_party *p, const char *run, const struct 
     return err_set(e, ERR_REFUSED, "the job '%s' that node '%s' was in is over", run, join->node);
 }
 
-/* A node of other settings came to a crun that hosts and waits for all its nodes: they will never be there. */
+/* A node of other settings came to a crun that hosts and waits for all its nodes: they will never be there. A job that
+ * goes on from a round before waits for nodes that were there already: those may still come. */
 static void tell_differing(struct job *job, const struct rdzv_event *ev, const char *why)
 {
     const struct jobs_options *o = &job->jobs->o;
@@ -242,7 +243,7 @@ static void tell_differing(struct job *job, const struct rdzv_event *ev, const c
              ev->node, why);
     log_warn(MODULE, "run=%s: node '%.*s' left: %s", leader_run(job->reign.leader), (int)strcspn(ev->node, "+"),
              ev->node, why);
-    if (o->embedded && !o->listed && !o->elected && machine && rdzv_round(machine) == 0 && c->min_nodes == c->max_nodes)
+    if (o->embedded && machine && rdzv_next_round(machine) == c->first_round && c->min_nodes == c->max_nodes)
         job_step_(job, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain}, NULL);
 }
 

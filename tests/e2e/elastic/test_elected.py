@@ -56,6 +56,13 @@ def test_a_killed_node_is_dead_at_once(cluster, home):
     cluster.finish(*(n for n in nodes if n is not victim))
 
 
+def test_a_node_of_other_settings_ends_the_leader_that_waits_for_it(cluster):
+    first = joined(cluster.node(*folder(cluster), "--nnodes", 2), 1, 2)
+    other = cluster.node(*folder(cluster), "--nnodes", 2, "--max-restarts", 3)
+    assert (first.wait(), other.wait()) == (78, 78), first.text() + other.text()
+    assert "left: the job was started with --max-restarts 0, not 3 (exit code 78)" in first.text(), first.text()
+
+
 def test_a_node_that_was_killed_while_it_waited_is_in_no_round(cluster):
     args = [*folder(cluster), "--nnodes", 2, "--rdzv-conf", CONF]
     waits = joined(cluster.node(*args), 1, 2)
