@@ -199,7 +199,6 @@ static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev
                                .here = !p->o.addr};
     config.blank_ms = blank_ms(job->jobs, settings);
     config.hold_ms = job->jobs->seats ? 1 : config.hold_ms; /* the seats say how long it waits */
-    config.goes_on = job->jobs->seats;
     const bool foreign = leader_is_foreign(job->reign.leader, &ask);
     TRY(check_room(job, ev->node, e));
     if (leader_may_begin(job->reign.leader) && getrandom(&ask.draw, sizeof ask.draw, 0) != sizeof ask.draw)

@@ -41,7 +41,7 @@ MUTANTS = {
     "spent_budget_taken": {"leader_ask.c": [("ev->ask->restarts <= c->max_restarts)", "ev->ask->restarts <= c->max_restarts + 1)")]},
     "lost_job_begun_again": {"leader_ask.c": [("        snprintf(l->former, sizeof", "        snprintf(l->former, 0 * sizeof")]},
     "survivor_taken_for_a_member": {"leader_ask.c": [("return !has_heard_of(l, ev->instance) && !rdzv_knows(", "return ev->ask->round == 0 && !has_heard_of(l, ev->instance) && !rdzv_knows(")]},
-    "blank_host_knows_everything": {"rdzv.c": [("latest(s->now + s->r->config.last_call_ms, s->r->blank_until);", "latest(s->now + s->r->config.last_call_ms, 0);")]},
+    "blank_host_knows_everything": {"rdzv.c": [("latest(s->now + call_ms, s->r->blank_until);", "latest(s->now + call_ms, 0);")]},
     # who leads, and whom a leader acknowledges until when; more of it in tests/mutants.py
     "acknowledges_without_its_claim": {"jobs_term.c": [("    if (!jobs_leads_(j))", "    if (!jobs_leads_(j) && !j->term.until)")]},
     "claims_after_an_eighth_of_d": {"election.c": [("now - x->since >= by_any_clock(ELECTION_D_MS);", "now - x->since >= by_any_clock(ELECTION_D_MS) / 8;")]},

@@ -114,6 +114,27 @@ static void a_host_that_knows_nothing_is_told_of_a_round_and_lets_its_workers_en
     }
 }
 
+/* Whoever comes first: nodes of the round before, or new ones, for which a last call has begun. */
+static void a_job_that_goes_on_elsewhere_waits_for_old_workers_and_for_no_last_call(void **state)
+{
+    struct rdzv_config c = job_config(2, 4, 0);
+    (void)state;
+    for (uint64_t known = 0; known <= 5; known += 5) {
+        struct job j = begin_with(&c);
+        j.now = 100;
+        says(&j, RDZV_JOIN, "a", known, "");
+        j.now = 200;
+        says(&j, RDZV_JOIN, "b", known, "");
+        assert_int_equal(rdzv_deadline(j.r), known ? 4200 : 30200);
+        j.now = 300;
+        says(&j, RDZV_JOIN, "c", 5, "");
+        ticks(&j, 4300,
+              "a: round 6 start, node 0/3 at @a, ranks 0+ of 6, restart 0; b: round 6 start, node 1/3 at @a, ranks 2+ "
+              "of 6, restart 0; c: round 6 start, node 2/3 at @a, ranks 4+ of 6, restart 0; ");
+        end(&j);
+    }
+}
+
 static void a_host_without_memory_waits_unless_all_are_here(void **state)
 {
     struct rdzv_config c = job_config(1, 2, 0);
@@ -331,6 +352,7 @@ int main(void)
         cmocka_unit_test(the_last_call_waits_for_more_than_the_minimum),
         cmocka_unit_test(a_host_in_a_dead_hosts_place_lets_the_last_rounds_workers_end),
         cmocka_unit_test(a_host_that_knows_nothing_is_told_of_a_round_and_lets_its_workers_end),
+        cmocka_unit_test(a_job_that_goes_on_elsewhere_waits_for_old_workers_and_for_no_last_call),
         cmocka_unit_test(a_host_without_memory_waits_unless_all_are_here),
         cmocka_unit_test(a_late_joiner_waits_for_the_next_round),
         cmocka_unit_test(a_silent_node_that_resumes_costs_nothing),

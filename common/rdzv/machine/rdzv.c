@@ -62,10 +62,12 @@ static void full_house(struct step *s)
     rdzv_set_state_(s->r, RDZV_LAST_CALL, s->r->m.not_before);
 }
 
+/* A job that goes on from a round of its predecessor has had its last call: whoever is left of that round comes while
+ * this one is held. */
 static void call_last(struct step *s)
 {
-    const bool goes_on = s->r->config.goes_on && s->r->m.round_floor > 0;
-    s->r->m.last_call = goes_on ? s->now : latest(s->now + s->r->config.last_call_ms, s->r->blank_until);
+    const int64_t call_ms = s->r->m.round_floor > 0 ? 0 : s->r->config.last_call_ms;
+    s->r->m.last_call = latest(s->now + call_ms, s->r->blank_until);
     rdzv_set_state_(s->r, RDZV_LAST_CALL, latest(s->r->m.last_call, s->r->m.not_before));
 }
 
@@ -163,8 +165,15 @@ static bool is_turned_away(struct step *s)
 static void hold_for_predecessor(struct step *s)
 {
     const struct rdzv_config *c = &s->r->config;
-    if (s->ev->round > 0 && c->hold_ms == 0)
-        rdzv_hold(s->r, s->now + c->silence_ms + c->kill_ms);
+    const int64_t until = s->now + c->silence_ms + c->kill_ms;
+    if (s->ev->round == 0 || s->r->m.round > 0)
+        return;
+    if (c->hold_ms == 0) {
+        rdzv_hold(s->r, until);
+        s->r->blank_until = latest(s->r->blank_until, until);
+    }
+    if (s->r->m.state == RDZV_LAST_CALL)
+        call_last(s);
 }
 
 static void take_join(struct step *s)
@@ -178,14 +187,14 @@ static void take_join(struct step *s)
     memcpy(n->addr, ev->addr, sizeof n->addr);
     memcpy(n->addrs, ev->addrs, sizeof n->addrs);
     memcpy(n->role, ev->role, sizeof n->role);
+    if (ev->round > s->r->m.round_floor)
+        s->r->m.round_floor = ev->round;
     if (!to.joined) /* a repeated one has held already */
         hold_for_predecessor(s);
     to.joined = true;
     to.silent = false;
     to.waits |= ev->waits;
     rdzv_stand_(s->r, n, to);
-    if (ev->round > s->r->m.round_floor)
-        s->r->m.round_floor = ev->round;
 }
 
 /* Only a member that names the stopped round says that its workers of that round are gone: an older JOIN was delayed on

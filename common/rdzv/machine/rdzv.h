@@ -126,8 +126,6 @@ struct rdzv_config {
     int64_t blank_ms; /* the last call before the first round is over no earlier after the first event. For a host that
                                    begins without memory: whoever is not here may still run a round that it does not
                                    know of. 0: it has its memory. Not compared, not in RDZV.JOIN */
-    bool goes_on; /* a first round that goes on from one of a host before has no last call: whoever is left of that one
-                     comes while it is held. Not compared, not in RDZV.JOIN */
 };
 
 struct rdzv_cause {
