@@ -19,6 +19,7 @@ struct turns {
     uv_check_t after;
     uv_timer_t resident;
     struct board *board;
+    bool waits;       /* or takes what ended the wait */
     int64_t awake_ms; /* since when the loop has not waited */
     int64_t due_ms;   /* when its wait is over at the latest, 0: it has no end of its own */
     int64_t still_ms, still_end_ms;
@@ -39,12 +40,14 @@ static void before_wait(uv_prepare_t *h)
     const int timeout_ms = uv_backend_timeout(h->loop);
     note(t, now_ms - t->awake_ms, now_ms);
     t->due_ms = timeout_ms >= 0 ? now_ms + timeout_ms : 0;
+    t->waits = true;
 }
 
 static void after_wait(uv_check_t *h)
 {
     struct turns *t = container_of(h, struct turns, after);
     t->awake_ms = clock_ms();
+    t->waits = false;
     if (t->due_ms)
         note(t, t->awake_ms - t->due_ms, t->awake_ms);
     board_turned(t->board, t->awake_ms);
@@ -58,7 +61,8 @@ static void on_resident(uv_timer_t *h)
 int64_t turns_still_ms(const struct run *r, int64_t since_ms)
 {
     const struct turns *t = r->turns;
-    const int64_t now_still_ms = clock_ms() - t->awake_ms;
+    const int64_t now_ms = clock_ms();
+    const int64_t now_still_ms = !t->waits ? now_ms - t->awake_ms : t->due_ms ? now_ms - t->due_ms : 0;
     const int64_t past_ms = t->still_end_ms >= since_ms ? t->still_ms : 0;
     return now_still_ms > past_ms ? now_still_ms : past_ms;
 }
