@@ -55,7 +55,7 @@ static int prove(struct rdzv_ask *a, const struct auth_client *c, const redisRep
         return err_set(e, ERR_CORRUPT, "the answer to STORE.AUTH is none");
     if (auth_client_answer(c, r->element[0]->str, (size_t)r->element[0]->len, r->element[1]->str,
                            (size_t)r->element[1]->len, r->element[2]->str, (size_t)r->element[2]->len, proof, e) < 0)
-        return err_wrap(e, "add our secret to the server's --token-file, or name the right one with --token-file");
+        return err_wrap(e, "name the secret that this job or server has (CRUN_TOKEN, or --token-file)");
     TRY(rdzv_ask(a, 2, (const char *const[]){"STORE.PROVE", proof}, &ok, e));
     freeReplyObject(ok);
     return 0;
