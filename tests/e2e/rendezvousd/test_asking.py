@@ -172,8 +172,8 @@ def test_a_node_that_stands_still_is_named_and_the_others_answer(cluster):
     nodes = begin(cluster, "--rdzv-id", "j", "--rdzv-backend", "rendezvousd", "--rdzv-conf", "keep_alive_interval=20", *at)
     agent = nodes[1].agent()
     os.kill(agent, signal.SIGSTOP)
-    out = crun(cluster, "stacks", *at, "--timeout", "1.5", "j")
-    assert len(re.findall(r"^ranks? ", out, re.M)) in (1, 2) and re.search(r"^\S+: it did not answer within 1500 ms", out, re.M), out
+    out = crun(cluster, "stacks", *at, "--timeout", "8", "j")  # the other one's tool has most of it
+    assert len(re.findall(r"^ranks? ", out, re.M)) in (1, 2) and re.search(r"^\S+: it did not answer within 8000 ms", out, re.M), out
     os.kill(agent, signal.SIGCONT)
 
 
