@@ -77,17 +77,32 @@ int large_open(const char *path, int flags, ...)
     return open_slowly("open64", path, flags, mode);
 }
 
+static int open_at_slowly(const char *name, int fd, const char *path, int flags, mode_t mode)
+{
+    int (*real)(int, const char *, int, ...);
+    *(void **)&real = dlsym(RTLD_NEXT, name);
+    delay_file(path);
+    return real(fd, path, flags, mode);
+}
+
 int plain_openat(int fd, const char *path, int flags, ...) __asm__("openat");
 int plain_openat(int fd, const char *path, int flags, ...)
 {
-    int (*real)(int, const char *, int, ...);
     va_list a;
     va_start(a, flags);
     const mode_t mode = va_arg(a, mode_t);
     va_end(a);
-    *(void **)&real = dlsym(RTLD_NEXT, "openat");
-    delay_file(path);
-    return real(fd, path, flags, mode);
+    return open_at_slowly("openat", fd, path, flags, mode);
+}
+
+int large_openat(int fd, const char *path, int flags, ...) __asm__("openat64");
+int large_openat(int fd, const char *path, int flags, ...)
+{
+    va_list a;
+    va_start(a, flags);
+    const mode_t mode = va_arg(a, mode_t);
+    va_end(a);
+    return open_at_slowly("openat64", fd, path, flags, mode);
 }
 
 /* --- words */

@@ -3,7 +3,7 @@ import os
 import shutil
 import subprocess
 
-from support import CRUN
+from support import CRUN, preload
 
 
 def test_of_two_ranks_the_one_whose_read_never_ends_names_the_file(shapes, tmp_path):
@@ -12,11 +12,12 @@ def test_of_two_ranks_the_one_whose_read_never_ends_names_the_file(shapes, tmp_p
     victim = sorted(train.glob("*/*"))[4]  # rank 0's: of an even number
     line = [CRUN, "--standalone", "--nproc_per_node", 2, "trainer", "--train-data", train, "--arch", "mlp", "--image-size", 32, "--device", "cpu", "--comm", "gloo",
             "--batch-size", 10, "--sampler", "distributed", "--shuffle", "off", "--num-epochs", 100000, "--progress", "torch", "--print-freq", 1, "--comm-timeout", 40]
-    p = subprocess.Popen([str(a) for a in line], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=tmp_path)
+    gone = tmp_path / "gone"
+    env = {**os.environ, **preload("fault_slow"), "FAULT_SLOW_RANK": "0", "FAULT_SLOW_PATH": victim.name, "FAULT_SLOW_MS": "600000", "FAULT_SLOW_WHEN": str(gone)}
+    p = subprocess.Popen([str(a) for a in line], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=tmp_path, env=env)
     for text in p.stderr:
         if "Epoch: [1][" in text:
-            os.mkfifo(tmp_path / "fifo")
-            os.rename(tmp_path / "fifo", victim)  # that nobody writes to
+            gone.touch()
             break
     rest = p.stderr.read()
     assert p.wait(timeout=60) == 1, rest

@@ -109,17 +109,17 @@ static void pictures_of_other_formats_are_told(void **state)
 {
     struct err e = {0};
     struct dataset *d = NULL;
-    static const char *const files[] = {"ant/1.jpg", "ant/2.webp", "ant/deep/3.WebP", "bee/1.jpg", "bee/2.Tiff"};
+    static const char *const files[] = {"ant/1.jpg", "ant/2.heic", "ant/deep/3.HeiC", "bee/1.jpg", "bee/2.Tiff"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         put(*state, files[i]);
     put(*state, "bee/notes.txt");
-    put(*state, "bee/._3.webp");
+    put(*state, "bee/._3.heic");
     if (dataset_open_folder(&d, *state, NULL, 0, &e) != 0)
         fail_msg("%s", e.text);
     assert_int_equal(d->n, 2);
     assert_non_null(d->left_out);
     assert_non_null(
-        strstr(d->left_out, "3 pictures of other formats are left out: 2 .webp, 1 .tiff; readable are .jpg"));
+        strstr(d->left_out, "3 pictures of other formats are left out: 1 .tiff, 2 .heic; readable are .jpg"));
     dataset_close(d);
     put(*state, "cat/1.gif");
     open_fails(*state, NULL, 0, "class 'cat'");
@@ -155,7 +155,7 @@ static void a_folder_without_classes_is_refused(void **state)
 {
     open_fails(*state, NULL, 0, "holds no class folders");
     put(*state, "1.jpg");
-    open_fails(*state, NULL, 0, "holds no class folders");
+    open_fails(*state, NULL, 0, "holds 1 picture itself, and no class folders");
 }
 
 static void a_class_without_images_is_named(void **state)
