@@ -26,8 +26,8 @@ void image_free(struct image *im);
 
 /* JPEG (baseline, progressive, grey, CMYK/YCCK), PNG, WebP (no animation), PPM and PGM (binary, 8 bits), detected by
  * content, never by name. channels: 3 (grey is replicated, CMYK converted, alpha dropped as Pillow's convert("RGB")
- * does) or 1 (ITU-R 601 luma). EXIF orientation is ignored, as torchvision's ImageFolder does. ERR_DATA: not an image, truncated, corrupt,
- * more than IMAGE_MAX_PIXELS (refused from the header, before memory is taken). */
+ * does) or 1 (ITU-R 601 luma). EXIF orientation is ignored, as torchvision's ImageFolder does. ERR_DATA: not an
+ * image, truncated, corrupt, more than IMAGE_MAX_PIXELS (refused from the header, before memory is taken). */
 int image_decode(const void *data, size_t n, int channels, struct image *ret, struct err *e);
 
 /* Resample box (x0, y0, x1, y1 in source pixels, fractions allowed) to (h, w), bilinear with antialiasing as Pillow's
