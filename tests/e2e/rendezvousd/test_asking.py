@@ -61,9 +61,13 @@ def crun(cluster, *args, code=0):
     return p.stderr if code else p.stdout
 
 
-def check_stacks(out):
-    """The odd one first, then those that are alike."""
-    heads = [line for line in out.splitlines() if not line.startswith("    ")]
+def check_stacks(cluster, *args):
+    """The odd one first, then those that are alike. On a busy machine a tool may not have the time that it takes: that is said behind the rank, and asked again."""
+    for attempt in range(6):
+        out = crun(cluster, "stacks", *args)
+        heads = [line for line in out.splitlines() if not line.startswith("    ")]
+        if len(heads) == 2 and "    (" not in out:
+            break
     assert len(heads) == 2 and heads[0].startswith("rank 2 (pid ") and heads[1].startswith("ranks 0-1,3"), out
     odd, others = out.split("ranks 0-1,3")
     assert re.search(r"^    \S*nanosleep\S* \(libc", odd, re.M) and re.search(r"^    \S*read\S* \(libc", others, re.M), out
@@ -86,8 +90,8 @@ def test_all_ranks_of_all_nodes_are_asked_wherever_they_meet(cluster, home):
     at = ("--rdzv-endpoint", options[-1])
     nodes = begin(cluster, "--rdzv-id", "j", *options) if home != "list" else [
         *begin_listed(cluster, options)]
-    check_stacks(crun(cluster, "stacks", *at, "j"))
-    check_stacks(crun(cluster, "stacks", str(nodes[1].process.pid)))
+    check_stacks(cluster, *at, "j")
+    check_stacks(cluster, str(nodes[1].process.pid))
     out = crun(cluster, "logs", *at, "j", "3")
     assert re.fullmatch(r"rank 3 on \S+: \S+rank-3.out\n  stdout:\n    \| rank 3 of a job\n", out), out
     assert crun(cluster, "logs", *at, "j").count("of a job") == 4
@@ -112,7 +116,7 @@ def begin_listed(cluster, options):
 def test_a_job_that_meets_nobody_is_looked_at_by_its_process_id(cluster):
     node, = begin(cluster, "--standalone", nodes=1)
     pid = node.process.pid
-    check_stacks(crun(cluster, "stacks", str(pid)))
+    check_stacks(cluster, str(pid))
     groups = json.loads(crun(cluster, "stacks", "--json", str(pid)))["groups"]
     assert [[r["rank"] for r in g["ranks"]] for g in groups] == [[2], [0, 1, 3]] and groups[0]["frames"]
     assert "expected RUN|PID" in crun(cluster, "stacks", code=2)
@@ -127,7 +131,7 @@ def test_nobody_else_may_ask_or_end_a_job(cluster):
     node, = begin(cluster, "--rdzv-id", "j", "--rdzv-backend", "rendezvousd", *at, "--token-file", alice, nodes=1)
     for command in ("stacks", "logs", "drain", "stop"):
         assert "NOJOB run 'j' is unknown here" in crun(cluster, command, *at, "--token-file", bob, "j", code=1)
-    check_stacks(crun(cluster, "stacks", *at, "--token-file", alice, "j"))
+    check_stacks(cluster, *at, "--token-file", alice, "j")
     assert node.process.poll() is None
     crun(cluster, "stop", *at, "--token-file", alice, "j")
     assert node.wait() == 143 and "principal 'alice' stopped the job (crun stop)" in node.text()
