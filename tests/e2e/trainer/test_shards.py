@@ -171,13 +171,14 @@ def ustar(name, size, kind=b"0", right=True):
     (ustar(b"././@LongLink", b"00000020000\0", b"L") + bytes(9216), "is damaged: a name that is too long at byte 0"),
     (ustar(b"././@PaxHeader", b"00004000001\0", b"x") + bytes(1 << 21), "is damaged: a pax header of more than 1 MiB at byte 0"),
     (ustar(b"././@PaxHeader", b"00000000036\0", b"x") + b"999999 path=x\n".ljust(512, b"\0") + bytes(1024), "is damaged: a pax header that is none"),
+    (ustar(b"././@PaxHeader", b"00000000032\0", b"x") + (b" " * 12 + b"\n13 path==zzz\n").ljust(512, b"\0") + bytes(1024), "is damaged: a pax header that is none"),
     (ustar(b"././@PaxHeader", b"00000000031\0", b"x") + b"25 size=9999999999999999\n".ljust(512, b"\0") + ustar(b"a.jpg", b"00000000000\0") + bytes(1024),
      "is cut short: a member claims more bytes than there are"),
     (ustar(b"a.jpg", b"00000000000\0", b"S") + bytes(1024), "is damaged: a sparse file, which is not read"),
     (ustar(b"a.tar", b"00000000000\0") + bytes(1024), "holds 1 .tar files and no picture: unpack it (tar xf) and give the folder"),
     (bytes(1024), "holds no image ("),
     (b"tiny", "is no tar file: it has less than 512 bytes"),
-], ids=str.split("cut no-end octal binary negative no-number sum long-name long-pax bad-pax pax-size sparse nested empty tiny"))
+], ids=str.split("cut no-end octal binary negative no-number sum long-name long-pax bad-pax blank-pax pax-size sparse nested empty tiny"))
 def test_a_cut_or_hostile_tar_is_one_sentence(tmp_path, data, why):
     (tmp_path / "x.tar").write_bytes(data)
     said = refused(tmp_path / "x.tar")

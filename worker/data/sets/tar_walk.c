@@ -179,7 +179,7 @@ static int take_pax(struct tar *t, char *p, size_t n, struct ahead *ahead, struc
     for (char *end = p + n; p < end;) {
         char *key;
         const unsigned long long length = strtoull(p, &key, 10);
-        if (length < 5 || length > (size_t)(end - p) || *key != ' ' || p[length - 1] != '\n')
+        if (*p < '0' || *p > '9' || length < 5 || length > (size_t)(end - p) || *key != ' ' || p[length - 1] != '\n')
             return damaged_fail(t, "a pax header that is none", e);
         key++;
         char *value = memchr(key, '=', (size_t)(p + length - key));
