@@ -23,8 +23,7 @@ static const struct step {
              {"STATUS\n", NULL, RAS_ANSWER_MS}};
 enum { STEP_FORMAT = 1, STEP_STATUS = 2 };
 
-struct
-try {                          /* one connection; freed when its handle is closed */
+struct attempt {               /* one connection; freed when its handle is closed */
     struct ras_client *client; /* NULL: given up */
     uv_tcp_t tcp;
     uv_connect_t connect;
@@ -36,30 +35,30 @@ try {                          /* one connection; freed when its handle is close
 struct ras_client {
     struct ras_client_options o;
     uv_timer_t timer;
-    struct try *try;
+    struct attempt *attempt;
     char **addresses;
     int n, at;
     uint64_t end_ms; /* by the loop's clock */
     char why[320];
 };
 
-static void try_next(struct ras_client *c);
+static void attempt_next(struct ras_client *c);
 
-static void on_try_closed(uv_handle_t *h)
+static void on_attempt_closed(uv_handle_t *h)
 {
-    struct try *t = container_of(h, struct try, tcp);
+    struct attempt *t = container_of(h, struct attempt, tcp);
     buf_free(&t->in);
     free(t);
 }
 
-static void drop_try(struct ras_client *c)
+static void drop_attempt(struct ras_client *c)
 {
     uv_timer_stop(&c->timer);
-    if (c->try) {
-        c->try->client = NULL;
-        uv_close((uv_handle_t *)&c->try->tcp, on_try_closed);
+    if (c->attempt) {
+        c->attempt->client = NULL;
+        uv_close((uv_handle_t *)&c->attempt->tcp, on_attempt_closed);
     }
-    c->try = NULL;
+    c->attempt = NULL;
 }
 
 static void forget(struct ras_client *c)
@@ -75,7 +74,7 @@ void ras_client_abandon(struct ras_client *c)
 {
     if (!c)
         return;
-    drop_try(c);
+    drop_attempt(c);
     forget(c);
 }
 
@@ -88,9 +87,9 @@ static void fail(struct ras_client *c, bool too_old)
 static void refuse(struct ras_client *c, const char *why)
 {
     snprintf(c->why, sizeof c->why, "%s: %.220s", c->addresses[c->at], why);
-    drop_try(c);
+    drop_attempt(c);
     c->at++;
-    try_next(c);
+    attempt_next(c);
 }
 
 static void on_late(uv_timer_t *timer)
@@ -101,12 +100,12 @@ static void on_late(uv_timer_t *timer)
 
 static void on_written(uv_write_t *req, int status)
 {
-    struct try *t = container_of(req, struct try, write);
+    struct attempt *t = container_of(req, struct attempt, write);
     if (t->client && status < 0)
         refuse(t->client, uv_strerror(status));
 }
 
-static void begin_step(struct try *t, int step)
+static void begin_step(struct attempt *t, int step)
 {
     struct ras_client *c = t->client;
     const uint64_t now = uv_now(c->o.loop), left = c->end_ms > now ? c->end_ms - now : 0;
@@ -120,7 +119,7 @@ static void begin_step(struct try *t, int step)
         refuse(c, uv_strerror(rc));
 }
 
-static void end_step(struct try *t)
+static void end_step(struct attempt *t)
 {
     struct ras_client *c = t->client;
     if (strncasecmp(t->in.data, steps[t->step].begins, strlen(steps[t->step].begins)) == 0)
@@ -133,7 +132,7 @@ static void end_step(struct try *t)
 }
 
 /* All of it is there. */
-static void end_answer(struct try *t)
+static void end_answer(struct attempt *t)
 {
     struct ras_client *c = t->client;
     char why[200] = "";
@@ -149,14 +148,14 @@ static void end_answer(struct try *t)
 
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret)
 {
-    struct try *t = container_of(h, struct try, tcp);
+    struct attempt *t = container_of(h, struct attempt, tcp);
     const size_t n = suggested < 65536 ? suggested : 65536;
     *ret = buf_reserve(&t->in, n) == 0 ? uv_buf_init(t->in.data + t->in.len, (unsigned)n) : uv_buf_init(NULL, 0);
 }
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b)
 {
-    struct try *t = container_of(s, struct try, tcp);
+    struct attempt *t = container_of(s, struct attempt, tcp);
     (void)b;
     if (!t->client || n == 0)
         return;
@@ -180,7 +179,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b)
 
 static void on_connected(uv_connect_t *req, int status)
 {
-    struct try *t = container_of(req, struct try, connect);
+    struct attempt *t = container_of(req, struct attempt, connect);
     if (!t->client)
         return;
     if (status < 0 || (status = uv_read_start((uv_stream_t *)&t->tcp, on_alloc, on_read)) < 0)
@@ -204,31 +203,31 @@ static int parse(const char *text, struct sockaddr_storage *ret)
                              : uv_ip4_addr(host, port, (struct sockaddr_in *)ret);
 }
 
-static int start_try(struct ras_client *c)
+static int start_attempt(struct ras_client *c)
 {
     struct sockaddr_storage to = {0};
     TRY(parse(c->addresses[c->at], &to));
-    struct try *t = calloc(1, sizeof *t);
+    struct attempt *t = calloc(1, sizeof *t);
     if (!t)
         return UV_ENOMEM;
     buf_init(&t->in, RAS_ANSWER_MAX);
     t->client = c;
-    c->try = t;
+    c->attempt = t;
     uv_tcp_init(c->o.loop, &t->tcp);
     uv_timer_start(&c->timer, on_late, RAS_LINE_MS, 0);
     return uv_tcp_connect(&t->connect, &t->tcp, (const struct sockaddr *)&to, on_connected);
 }
 
 /* No recursion beyond the number of addresses, which are those of one node's workers. */
-static void try_next(struct ras_client *c)
+static void attempt_next(struct ras_client *c)
 {
     while (c->at < c->n && uv_now(c->o.loop) < c->end_ms) {
-        const int rc = start_try(c);
+        const int rc = start_attempt(c);
         if (rc == 0)
             return;
         snprintf(c->why, sizeof c->why, "%s: %s", c->addresses[c->at],
                  rc == -EINVAL ? "an address of IPv4 or IPv6 with a port is expected" : uv_strerror(rc));
-        drop_try(c);
+        drop_attempt(c);
         c->at++;
     }
     fail(c, false);
@@ -248,7 +247,7 @@ int ras_client_ask(struct ras_client *c, const char *const *addresses, int n)
     uv_update_time(c->o.loop);
     c->end_ms = uv_now(c->o.loop) + RAS_QUESTION_MS;
     snprintf(c->why, sizeof c->why, "it has no worker");
-    try_next(c);
+    attempt_next(c);
     return 0;
 }
 
