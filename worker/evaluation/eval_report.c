@@ -1,6 +1,7 @@
 #include "worker/evaluation/eval_report.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdbool.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/array.h"
 #include "common/base/err.h"
@@ -222,12 +224,26 @@ static void write_confusion(FILE *f, const struct table *t)
     }
 }
 
+/* As fopen(3), but that no pipe is waited for, and none is written. */
+static FILE *create(const char *path)
+{
+    struct stat st;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    const bool regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    FILE *f = regular ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && !f) {
+        close(fd);
+        errno = regular ? ENOMEM : EINVAL;
+    }
+    return f;
+}
+
 static int write_file(const struct table *t, const char *name, void (*write)(FILE *f, const struct table *t),
                       struct err *e)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", t->dir, name);
-    FILE *f = fopen(path, "we");
+    FILE *f = create(path);
     if (f)
         write(f, t);
     const bool failed = !f || ferror(f) != 0;

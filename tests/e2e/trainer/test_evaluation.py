@@ -103,8 +103,11 @@ def test_the_confusion_picture_shows_the_shares(data, trained, tmp_path):
 
 
 def test_a_report_that_cannot_be_is_refused(data, trained, tmp_path):
+    (tmp_path / "piped").mkdir()
+    os.mkfifo(tmp_path / "piped/predictions.csv")
     for args, why, code in ((["--report", tmp_path / "r"], "--report goes with --evaluate", 2),
-                            (["--evaluate", "--resume", trained, "--report", "/proc/r"], "--report: cannot make the folder '/proc/r'", 73)):
+                            (["--evaluate", "--resume", trained, "--report", "/proc/r"], "--report: cannot make the folder '/proc/r'", 73),
+                            (["--evaluate", "--resume", trained, "--report", tmp_path / "piped"], f"--report: cannot write '{tmp_path}/piped/predictions.csv'", 73)):
         p = run(*command(data, *args))
         assert p.returncode == code and why in p.stderr, p.stderr
 

@@ -144,6 +144,10 @@ def test_what_is_no_data_set_is_named_with_its_remedy(tmp_path):
 def test_a_named_pipe_is_never_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert refused(tmp_path / "pipe", tmp_path) == f"'{tmp_path}/pipe' is neither a folder nor a file: give a folder, DIR/<class>/<image>"
+    for name in ("data.mdb", "CURRENT"):
+        (tmp_path / name[0]).mkdir()
+        os.mkfifo(tmp_path / name[0] / name)
+        assert refused(tmp_path / name[0], tmp_path) == f"{tmp_path}/{name[0]}/{name} is not a regular file, but a named pipe"
 
 
 def test_webp_is_read_as_pillow_reads_it(tmp_path):

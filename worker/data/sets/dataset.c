@@ -10,6 +10,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "worker/data/sets/dataset_impl.h"
 
 void dataset_close(struct dataset *d)
@@ -47,6 +48,18 @@ static enum dataset_kind kind_of(const char *path)
     return dataset_is_tars(path) ? DATASET_TAR : DATASET_FOLDER;
 }
 
+/* LMDB and LevelDB open this file by themselves, and would wait for the writer of a pipe. */
+static int refuse_pipe(const char *dir, const char *name, struct err *e)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+        return 0;
+    const int fd = file_open_regular(path, ERR_DATA, e);
+    if (fd >= 0)
+        close(fd);
+    return fd == ERR_DATA ? fd : 0; /* what else is wrong the library says */
+}
+
 int dataset_open(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e)
 {
     struct stat st;
@@ -55,8 +68,10 @@ int dataset_open(struct dataset **ret, const char *path, const struct dataset_op
         return err_set(e, ERR_DATA, "'%s' does not exist", path);
     switch (kind) {
     case DATASET_LMDB:
+        TRY(refuse_pipe(path, "data.mdb", e));
         return dataset_open_lmdb(ret, path, o, e);
     case DATASET_LEVELDB:
+        TRY(refuse_pipe(path, "CURRENT", e));
         return dataset_open_leveldb(ret, path, o, e);
     case DATASET_MNIST:
         return dataset_open_mnist(ret, path, o, e);
