@@ -197,6 +197,15 @@ def test_labels_that_cannot_be_known_are_refused(folder, tmp_path):
     assert "shards" in refused(folder, "--shuffle", "shards:0", code=2)
 
 
+def test_folders_beside_tars_are_told(shards, tmp_path):
+    for name in ("cat", "dog", ".hidden"):
+        (tmp_path / name).mkdir()
+    for shard in shards.glob("*.tar"):
+        (tmp_path / shard.name).symlink_to(shard)
+    p = run(TRAINER, "summary", "--train-data", tmp_path, "--arch", "convnet", "--image-size", 28)
+    assert p.returncode == 0 and "\n  2 folders beside the tar files are left out" in p.stdout, (p.stdout, p.stderr)
+
+
 def test_a_picture_without_its_cls_weighs_nothing_and_is_named(folder, tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for i, (label, jpeg) in enumerate(pictures(folder)[::6]):

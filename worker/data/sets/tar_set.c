@@ -56,6 +56,7 @@ struct tars {
     struct known_class *known; /* by name */
     size_t n_known, known_cap;
     size_t labelled, described, nested; /* members .cls, .json, .tar */
+    size_t folders;                     /* beside the tars */
     size_t in_folders;                  /* pictures that lie in one */
     int most;                           /* the largest label of a .cls */
     struct pictures_left_out left_out;
@@ -103,6 +104,12 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const struct shard *)a)->path, ((const struct shard *)b)->path);
 }
 
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static int list_shards(struct tars *d, const char *path, struct err *e)
 {
     char file[PATH_MAX];
@@ -112,9 +119,14 @@ static int list_shards(struct tars *d, const char *path, struct err *e)
     if (!dir)
         return err_set(e, ERR_DATA, "cannot read the folder '%s': %s", path, strerror(errno));
     int rc = 0;
-    for (struct dirent *f; rc == 0 && (f = readdir(dir));)
-        if (is_tar(f) && snprintf(file, sizeof file, "%s/%s", path, f->d_name) < (int)sizeof file)
+    for (struct dirent *f; rc == 0 && (f = readdir(dir));) {
+        if (picture_hidden(f->d_name) || snprintf(file, sizeof file, "%s/%s", path, f->d_name) >= (int)sizeof file)
+            continue;
+        if (is_tar(f))
             rc = add_shard(d, file, e);
+        else
+            d->folders += is_folder(file);
+    }
     closedir(dir);
     if (d->n_shards > 0)
         qsort(d->shards, d->n_shards, sizeof *d->shards, by_path);
@@ -413,14 +425,28 @@ static const struct dataset_ops tars_ops = {
     .close = tars_close,
 };
 
+/* What of the folder is not part of the set. */
+static int tell_left_out(struct tars *d, const char *path, struct err *e)
+{
+    char pictures[PICTURES_LEFT_OUT_TEXT] = "", folders[96] = "", text[sizeof pictures + sizeof folders];
+    if (d->left_out.all > 0)
+        pictures_left_out_text(&d->left_out, pictures);
+    if (d->folders > 0)
+        snprintf(folders, sizeof folders, "%zu folder%s beside the tar files %s left out", d->folders,
+                 d->folders > 1 ? "s" : "", d->folders > 1 ? "are" : "is");
+    if (!folders[0] && !pictures[0])
+        return 0;
+    snprintf(text, sizeof text, "%s%s%s", folders, folders[0] && pictures[0] ? "; " : "", pictures);
+    d->base.left_out = strdup(text);
+    return d->base.left_out ? 0 : err_set(e, -ENOMEM, "no memory to list '%s'", path);
+}
+
 static int fill(struct tars *d, const char *path, const struct dataset_options *o, struct err *e)
 {
-    char text[PICTURES_LEFT_OUT_TEXT];
     TRY(list_shards(d, path, e));
     TRY(index_all(d, e));
     TRY(check_classes(d, path, e));
-    if (d->left_out.all > 0 && !(d->base.left_out = strdup(pictures_left_out_text(&d->left_out, text))))
-        return err_set(e, -ENOMEM, "no memory to list '%s'", path);
+    TRY(tell_left_out(d, path, e));
     return d->labelled ? number_classes(d, path, o, e) : name_classes(d, path, o, e);
 }
 
