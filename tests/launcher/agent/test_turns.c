@@ -81,17 +81,27 @@ static void write_later(const struct rig *g)
     }
 }
 
-/* How long a busy machine took the processor away is not known: it is part of neither time. */
-static void a_wait_for_what_others_send_is_no_standstill(void **s)
+/* What is told of a loop that has waited for WAIT_MS. */
+static int64_t told_after_a_wait(void)
 {
     struct rig *g = begin();
-    (void)s;
     write_later(g);
     const int64_t begun_ms = clock_ms();
     uv_run(&g->r.loop, UV_RUN_DEFAULT);
     assert_true(clock_ms() - begun_ms >= WAIT_MS);
-    assert_true(g->told_ms < WAIT_MS);
+    const int64_t told_ms = g->told_ms;
     end(g);
+    return told_ms;
+}
+
+/* A busy machine may take the processor away for as long: then again. */
+static void a_wait_for_what_others_send_is_no_standstill(void **s)
+{
+    int64_t told_ms = WAIT_MS;
+    (void)s;
+    for (int i = 0; i < 20 && told_ms >= WAIT_MS; i++)
+        told_ms = told_after_a_wait();
+    assert_true(told_ms < WAIT_MS);
 }
 
 static void on_slow(uv_timer_t *t)
