@@ -233,8 +233,12 @@ int job_create_(struct jobs *j, const char *run, const char *principal, struct j
         free(job);
         return err_set(e, -ENOMEM, "no memory for run '%s'", run);
     }
-    const struct leader_options o = {
-        .run = run, .principal = principal, .stepped = on_step, .traced = on_transition, .arg = job};
+    const struct leader_options o = {.run = run,
+                                     .principal = principal,
+                                     .number_after = j->numbered,
+                                     .stepped = on_step,
+                                     .traced = on_transition,
+                                     .arg = job};
     int rc = leader_create(&job->reign.leader, &o, e);
     if (rc < 0) {
         free(job);
@@ -255,6 +259,8 @@ void job_forget_(struct job *job)
     char run[JOBS_RUN_MAX + 1], principal[LEADER_NAME_MAX + 1];
     snprintf(run, sizeof run, "%s", leader_run(job->reign.leader));
     snprintf(principal, sizeof principal, "%s", leader_principal(job->reign.leader));
+    if (j->seats && leader_numbered(job->reign.leader) > j->numbered) /* NEXTs of its nodes may still come */
+        j->numbered = leader_numbered(job->reign.leader);
     job_close_home_(job, true);
     job_free(job);
     if (j->forgotten)

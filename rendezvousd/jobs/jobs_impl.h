@@ -92,6 +92,7 @@ struct jobs {
     struct seats *seats; /* of a host of a list; NULL: it is none */
     char listed_run[JOBS_RUN_MAX + 1];
     uint64_t seatings, *seated; /* by seat: which party has it */
+    uint64_t numbered;          /* the highest number of news of the jobs that this host of a list has given up */
     struct job *all, *named;
     struct owner *owners;
     struct expiry ticks;

@@ -19,8 +19,14 @@ int leader_create(struct leader **ret, const struct leader_options *o, struct er
         return err_set(e, -ENOMEM, "no memory for a rendezvous");
     }
     l->o = *o;
+    l->numbered = o->number_after;
     *ret = l;
     return 0;
+}
+
+uint64_t leader_numbered(const struct leader *l)
+{
+    return l->numbered;
 }
 
 void leader_destroy(struct leader *l)

@@ -58,6 +58,7 @@ struct leader;
 
 struct leader_options {
     const char *run, *principal; /* copied; written into decisions, "" where the home is the run's own */
+    uint64_t number_after;       /* the news of its instances are numbered above this */
     /* Every step of the machine, refused ones with their code. NULL: nobody listens. */
     void (*stepped)(void *arg, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before,
                     const struct rdzv_effects *fx, int rc);
@@ -68,6 +69,9 @@ struct leader_options {
 
 int leader_create(struct leader **ret, const struct leader_options *o, struct err *e);
 void leader_destroy(struct leader *l); /* NULL allowed */
+
+/* The highest number of news so far, of members that are gone, too; number_after where there was none. */
+uint64_t leader_numbered(const struct leader *l);
 
 /* --- members */
 

@@ -24,7 +24,7 @@ static int mark_elder(void *arg, const struct rdzv_member *n)
 /* Members keep their count of news: theirs of the new instance go on above it, also in the log. */
 static uint64_t highest_seq(const struct leader *l)
 {
-    uint64_t seq = 0;
+    uint64_t seq = l->numbered;
     for (const struct leader_member *m = l->members; m; m = m->hh.next)
         seq = m->seq > seq ? m->seq : seq;
     return seq;

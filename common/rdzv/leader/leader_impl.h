@@ -14,7 +14,8 @@ struct leader {
     struct leader_member *members;        /* by node */
     struct leader_member *lists[LEADER_LIST_COUNT];
     struct leader_member *fresh, *unsaid;
-    size_t known; /* members the machine knows */
+    uint64_t numbered; /* the highest number of news so far */
+    size_t known;      /* members the machine knows */
     size_t elders;
     char outside[RDZV_ADDR_MAX + 1]; /* our address as members on other hosts have it, "": not known */
     struct rdzv_effects fx;

@@ -114,6 +114,7 @@ void leader_tell_(struct leader *l, struct leader_member *m, const struct rdzv_n
     if (m->news.seq <= m->seq)
         m->news.seq = m->seq + 1;
     m->seq = m->news.seq;
+    l->numbered = m->seq > l->numbered ? m->seq : l->numbered;
     m->has_news = true;
     m->told = false;
     memcpy(m->instance, l->instance, sizeof m->instance);

@@ -257,6 +257,36 @@ static void a_late_question_acknowledges_no_news_that_were_never_sent(void **sta
     close_host(&h);
 }
 
+/* A node's NEXT is read after its host has given that job up and has begun another one with that node. */
+static void a_late_question_acknowledges_no_news_of_the_job_after(void **state)
+{
+    struct host h;
+    struct err e;
+    begin(&h);
+    const uint64_t seen = h.n[1].news.seq;
+    rig_now += 3000;
+    assert_int_equal(jobs_may_answer(h.jobs, &e), -EBUSY); /* it knows nothing any more */
+    for (int i = 0; i < 3; i++) {
+        come(&h, i);
+        assert_int_equal(join(&h, i, 1), 0);
+        assert_int_equal(next(&h, i), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(next(&h, i), 0);
+    rig_pass(h.jobs, 1);
+    assert_int_equal(h.n[1].news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(h.n[1].news.round, 2);
+    come(&h, 1); /* the news were lost with its connection */
+    h.n[1].news.seq = seen;
+    assert_int_equal(next(&h, 1), 0);
+    come(&h, 1);
+    assert_int_equal(join(&h, 1, 1), 0);
+    assert_int_equal(next(&h, 1), 0);
+    assert_int_equal(h.n[1].news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(h.n[1].news.round, 2);
+    close_host(&h);
+}
+
 static void workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged(void **state)
 {
     struct host h;
@@ -348,6 +378,7 @@ int main(void)
         cmocka_unit_test(a_host_that_hears_too_few_forgets_its_round),
         cmocka_unit_test(a_seat_is_taken_back_from_a_late_connection),
         cmocka_unit_test(a_late_question_acknowledges_no_news_that_were_never_sent),
+        cmocka_unit_test(a_late_question_acknowledges_no_news_of_the_job_after),
         cmocka_unit_test(workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged),
         cmocka_unit_test(a_node_whose_seat_was_taken_until_the_job_had_succeeded_begins_it_no_second_time),
         cmocka_unit_test(one_of_other_settings_ends_who_waits_for_all_to_begin),
