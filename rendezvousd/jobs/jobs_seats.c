@@ -75,13 +75,24 @@ bool jobs_hear_enough_(const struct jobs *j)
     return !j->seats || seats_may_answer(j->seats, j->o.now());
 }
 
+/* A node of this round that comes from another instance of the job: a host that has all MAX seats begins a round at
+ * once, so that host may have begun one, while the confirmations here still count. It must not begin to work here. */
+static bool has_been_elsewhere(const struct job *job, const struct rdzv_event *join)
+{
+    const struct leader_member *m = leader_find(job->reign.leader, join->node);
+    return m && m->known && join->instance[0] && strcmp(join->instance, leader_instance(job->reign.leader)) != 0;
+}
+
 /* A node that has heard of a round above ours was under a host that led after us. */
-static void heed_higher(struct jobs *j, const char *run, const struct rdzv_event *join)
+static void heed_others(struct jobs *j, const char *run, const struct rdzv_event *join)
 {
     struct job *job = job_find_(j, "", run);
-    if (job && has_round(job) && !leader_is_over(job->reign.leader) &&
-        join->round > rdzv_round(leader_machine(job->reign.leader)))
+    if (!job || !has_round(job) || leader_is_over(job->reign.leader))
+        return;
+    if (join->round > rdzv_round(leader_machine(job->reign.leader)))
         lose(job, "a node has heard of a higher round");
+    else if (has_been_elsewhere(job, join))
+        lose(job, "a node of it has joined another host since");
 }
 
 /* --- seats */
@@ -160,7 +171,7 @@ int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_ev
     if (rc == -EAGAIN)
         put_off(p, job, join);
     TRY(rc);
-    heed_higher(j, run, join);
+    heed_others(j, run, join);
     if (j->seats->v[p->seat].joined.order > 0)
         return 0;
     seats_join(j->seats, p->seat, j->o.now());

@@ -73,19 +73,23 @@ static void close_host(struct host *h)
     jobs_destroy(h->jobs);
 }
 
-static int join_seat(struct host *h, int i, int seat, uint64_t round)
+static int join_from(struct host *h, int i, int seat, uint64_t round, const char *instance)
 {
     struct sitter *s = &h->n[i];
     struct rdzv_event ev = {
         .kind = RDZV_JOIN, .round = round, .slots = 1, .node_rank = seat, .numbered = true, .port = 1};
     memcpy(ev.node, s->node, sizeof s->node);
-    if (round > 0)
-        snprintf(ev.instance, sizeof ev.instance, "of-another-host");
+    snprintf(ev.instance, sizeof ev.instance, "%s", instance);
     jobs_got(s->party, s->got);
     const int rc = jobs_join(s->party, "j", &ev, &h->config, &s->joined, &s->e);
     s->got++;
     s->news = (struct rdzv_news){.seq = rc == 0 ? s->joined.seq : 0};
     return rc;
+}
+
+static int join_seat(struct host *h, int i, int seat, uint64_t round)
+{
+    return join_from(h, i, seat, round, round > 0 ? "of-another-host" : "");
 }
 
 static int join(struct host *h, int seat, uint64_t round)
@@ -276,14 +280,36 @@ static void a_late_question_acknowledges_no_news_of_the_job_after(void **state)
     rig_pass(h.jobs, 1);
     assert_int_equal(h.n[1].news.kind, RDZV_NEWS_ROUND);
     assert_int_equal(h.n[1].news.round, 2);
+    char instance[sizeof h.n[1].joined.instance];
+    memcpy(instance, h.n[1].joined.instance, sizeof instance);
     come(&h, 1); /* the news were lost with its connection */
     h.n[1].news.seq = seen;
     assert_int_equal(next(&h, 1), 0);
     come(&h, 1);
-    assert_int_equal(join(&h, 1, 1), 0);
+    assert_int_equal(join_from(&h, 1, 1, 1, instance), 0);
     assert_int_equal(next(&h, 1), 0);
     assert_int_equal(h.n[1].news.kind, RDZV_NEWS_ROUND);
     assert_int_equal(h.n[1].news.round, 2);
+    close_host(&h);
+}
+
+/* All seats were at two hosts in turn, each began a round, and a node missed both beginnings: whoever works at the other
+ * host does so beside what is begun here. */
+static void a_node_that_was_at_another_host_is_not_told_that_a_round_has_begun(void **state)
+{
+    struct host h;
+    char instance[sizeof h.n[2].joined.instance];
+    begin(&h);
+    memcpy(instance, h.n[2].joined.instance, sizeof instance);
+    come(&h, 2);
+    assert_int_equal(join_from(&h, 2, 2, 0, instance), 0); /* it has been nowhere else */
+    assert_false(h.n[0].unknown);
+    come(&h, 2);
+    assert_int_equal(join_from(&h, 2, 2, 0, "of-another-host"), 0);
+    assert_int_equal(next(&h, 2), 0);
+    assert_int_equal(h.n[2].news.kind, 0);
+    for (int i = 0; i < 2; i++)
+        assert_true(h.n[i].unknown);
     close_host(&h);
 }
 
@@ -379,6 +405,7 @@ int main(void)
         cmocka_unit_test(a_seat_is_taken_back_from_a_late_connection),
         cmocka_unit_test(a_late_question_acknowledges_no_news_that_were_never_sent),
         cmocka_unit_test(a_late_question_acknowledges_no_news_of_the_job_after),
+        cmocka_unit_test(a_node_that_was_at_another_host_is_not_told_that_a_round_has_begun),
         cmocka_unit_test(workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged),
         cmocka_unit_test(a_node_whose_seat_was_taken_until_the_job_had_succeeded_begins_it_no_second_time),
         cmocka_unit_test(one_of_other_settings_ends_who_waits_for_all_to_begin),
