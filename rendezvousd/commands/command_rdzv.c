@@ -222,7 +222,7 @@ void command_rdzv_next(struct conn *c, const struct request *rq)
     if (rc < 0)
         rdzv_say_error_(c, rc, &e);
     else if (c->reply.out.len == before && !c->reply.failed)
-        conn_block(c, &rdzv_next_ops_, NULL, timeout_ms);
+        conn_block(c, &rdzv_next_ops_, NULL, jobs_next_hurries(p) ? 1 : timeout_ms);
 }
 
 /* SEATS run node: whom a host of a list hears. */

@@ -153,6 +153,9 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *ev
  * place of the first. */
 int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e);
 void jobs_next_cancel(struct jobs_party *p);
+/* After jobs_next(): the node should get an answer at once, nil if there are no news. A job that waits for all nodes of
+ * its list begins when each has got an answer since the newest came. */
+bool jobs_next_hurries(const struct jobs_party *p);
 /* May anybody be acknowledged now? Looked at for each answer, after its request was read. 0; -ESTALE: whoever was
  * elected does not lead now; -EBUSY: this host of a list hears too few seats. */
 int jobs_may_answer(struct jobs *j, struct err *e);

@@ -193,6 +193,12 @@ int party_resume_seat_(struct jobs_party *p, const struct job *job, const char *
     return is_seated(p) ? 0 : sit_down(p, seat, node, e);
 }
 
+bool jobs_next_hurries(const struct jobs_party *p)
+{
+    const struct jobs *j = p->jobs;
+    return j->seats && p->job && p->asks && !has_round(p->job) && is_seated(p) && seats_awaits(j->seats, p->seat);
+}
+
 void party_leave_seat_(struct jobs_party *p, enum jobs_end how)
 {
     if (p->jobs->seats && is_seated(p) && how == JOBS_GONE)

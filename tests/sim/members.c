@@ -474,6 +474,8 @@ static void serve(struct world *w, const struct message *m)
         k->blocked = true;
         k->blocked_until = clock_now() + m->hold;
         rc = jobs_next(p, "sim", node, m->seq, m->from, &e);
+        if (rc == 0 && jobs_next_hurries(p))
+            k->blocked_until = clock_now() + 1;
         if (rc < 0) {
             k->blocked = false;
             say(w, m->conn, rc, &e);

@@ -100,16 +100,32 @@ bool seats_may_answer(const struct seats *s, int64_t now)
     return seats_heard(s, NULL, now) >= s->min;
 }
 
+/* The order of the newest JOIN; 0: a seat has not joined. */
+static uint64_t all_joined_at(const struct seats *s)
+{
+    uint64_t newest = 0;
+    for (int i = 0; i < s->max; i++) {
+        if (s->v[i].joined.order == 0)
+            return 0;
+        newest = s->v[i].joined.order > newest ? s->v[i].joined.order : newest;
+    }
+    return newest;
+}
+
 /* Each of them has got an answer that was sent when all had come: none of them has left since, for another host. */
 static bool all_are_here(const struct seats *s, int64_t now)
 {
-    uint64_t newest = 0;
+    const uint64_t newest = all_joined_at(s);
     for (int i = 0; i < s->max; i++)
-        newest = s->v[i].joined.order > newest ? s->v[i].joined.order : newest;
-    for (int i = 0; i < s->max; i++)
-        if (!is_heard(s, &s->v[i], now) || s->v[i].joined.order == 0 || s->v[i].confirmed.order <= newest)
+        if (!is_heard(s, &s->v[i], now) || newest == 0 || s->v[i].confirmed.order <= newest)
             return false;
     return true;
+}
+
+bool seats_awaits(const struct seats *s, int seat)
+{
+    const uint64_t newest = all_joined_at(s);
+    return newest > 0 && s->v[seat].confirmed.order <= newest;
 }
 
 /* The date of the MIN-th of the seats that are heard and have joined, oldest first; INT64_MAX: they are fewer. */

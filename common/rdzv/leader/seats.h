@@ -60,6 +60,8 @@ int seats_of(const struct seats *s, const char *node); /* -1: it has none */
 /* Seats that are heard, without that of `but` (NULL: of all). */
 int seats_heard(const struct seats *s, const char *but, int64_t now);
 bool seats_may_answer(const struct seats *s, int64_t now);
+/* All seats have joined, and this one has not yet confirmed an answer that was sent since. */
+bool seats_awaits(const struct seats *s, int seat);
 /* When the first round may begin, as far as is known now; INT64_MAX: not yet. */
 int64_t seats_begin_at(const struct seats *s, int64_t now);
 

@@ -202,6 +202,33 @@ static void a_full_job_begins_at_once(void **state)
     close_host(&h);
 }
 
+/* Two nodes were between two questions when the last node came: nobody could be asked again. */
+static void who_asks_after_the_last_has_come_is_answered_at_once(void **state)
+{
+    struct host h;
+    open_host(&h);
+    for (int i = 0; i < 2; i++) {
+        come_and_wait(&h, i);
+        assert_false(jobs_next_hurries(h.n[i].party));
+        on_again(&h.n[i]);
+    }
+    come_and_wait(&h, 2);
+    assert_false(jobs_next_hurries(h.n[2].party)); /* the answer to its JOIN is as new */
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(next(&h, i), 0);
+        assert_true(jobs_next_hurries(h.n[i].party));
+        on_again(&h.n[i]);
+        assert_int_equal(next(&h, i), 0);
+        assert_false(jobs_next_hurries(h.n[i].party));
+    }
+    rig_pass(h.jobs, 1);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(h.n[i].news.kind, RDZV_NEWS_ROUND);
+        assert_false(jobs_next_hurries(h.n[i].party));
+    }
+    close_host(&h);
+}
+
 static void a_host_that_hears_too_few_forgets_its_round(void **state)
 {
     struct host h;
@@ -401,6 +428,7 @@ int main(void)
         cmocka_unit_test(an_answer_counts_from_when_it_was_sent_and_questions_count_nothing),
         cmocka_unit_test(a_job_of_fewer_than_max_nodes_waits_for_another_host_to_be_out),
         cmocka_unit_test(a_full_job_begins_at_once),
+        cmocka_unit_test(who_asks_after_the_last_has_come_is_answered_at_once),
         cmocka_unit_test(a_host_that_hears_too_few_forgets_its_round),
         cmocka_unit_test(a_seat_is_taken_back_from_a_late_connection),
         cmocka_unit_test(a_late_question_acknowledges_no_news_that_were_never_sent),
