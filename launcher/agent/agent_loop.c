@@ -134,6 +134,11 @@ static int open_events(struct run *r, struct err *e)
     return events_open(&r->events, &o, e);
 }
 
+static struct page *find_page(void *arg)
+{
+    return member_page(arg);
+}
+
 static int open_http(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -143,7 +148,9 @@ static int open_http(struct run *r, struct err *e)
                                          .bind = c->http_bind,
                                          .token_file = c->http_token_file,
                                          .any_host = c->http_insecure,
+                                         .run_id = c->run_id,
                                          .look = view_fill,
+                                         .page = find_page,
                                          .arg = r};
     return c->http_port < 0 ? 0 : agent_http_open(&r->http, &o, e);
 }

@@ -213,6 +213,11 @@ bool member_hosts(const struct run *r)
     return rendezvous_hosts(r->member->rendezvous);
 }
 
+struct page *member_page(const struct run *r)
+{
+    return rendezvous_page(r->member->rendezvous);
+}
+
 int member_socket(const struct run *r)
 {
     return r->member->socket;
@@ -256,6 +261,9 @@ static int open_rendezvous(struct run *r, struct err *e)
                 .numbered = c->home.numbered,
             },
     };
+    const struct hosting_page page = {.has_tokens = c->http_token_file, .any_host = c->http_insecure};
+    r->member->page = page;
+    o.client.page = c->http_port >= 0 ? &r->member->page : NULL;
     config_job(c, &o.client.job);
     member_listen(r, &o.client);
     if (c->home.kind == HOME_FILE)

@@ -51,6 +51,7 @@ void member_publish_failure(struct run *r, const char *text);
 const struct rdzv_news *member_end(const struct run *r); /* of the job; zeroed until it is over */
 const char *member_waits_for(const struct run *r);       /* while this node joins, for people; "": not known */
 const bool *member_refused(const struct run *r); /* the rendezvous does not take this node, and that is reported */
+struct page *member_page(const struct run *r);   /* the status page, while this crun hosts or leads; NULL */
 bool member_hosts(const struct run *r);          /* this crun does the rendezvous */
 int member_socket(const struct run *r);          /* the connection that stands for this node, -1: none */
 

@@ -11,11 +11,13 @@
 #include "launcher/observe/node_report.h"
 #include "launcher/rendezvous/addresses.h"
 #include "launcher/rendezvous/bootstrap.h"
+#include "launcher/rendezvous/hosting.h"
 #include "launcher/rendezvous/rdzv_dial.h"
 #include "launcher/rendezvous/rendezvous.h"
 
 struct member {
     struct run *r;
+    struct hosting_page page;
     struct rendezvous *rendezvous;
     int socket; /* the connection that stands for this node, -1: none */
     struct bootstrap store;

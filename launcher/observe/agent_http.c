@@ -9,6 +9,7 @@
 #include "common/http/http_server.h"
 #include "launcher/observe/agent_view.h"
 #include "launcher/output/logmux.h"
+#include "rendezvousd/page/page.h"
 
 struct agent_http {
     struct agent_http_options o;
@@ -38,8 +39,27 @@ static int answer_metrics(void *arg, struct http_answer *a)
     return agent_metrics(&v, &a->body);
 }
 
+static int answer_elsewhere(const struct agent_http *h, struct http_answer *a)
+{
+    a->status = 404;
+    return buf_printf(&a->body,
+                      "the status page of job '%s' is served by the node that hosts its rendezvous (--http-port "
+                      "there), or by its rendezvousd; this node does not host it now\n",
+                      h->o.run_id);
+}
+
+#define ANSWER(url, name)                                                                                              \
+    static int answer_page_##name(void *arg, struct http_answer *a)                                                    \
+    {                                                                                                                  \
+        const struct agent_http *h = arg;                                                                              \
+        struct page *p = h->o.page(h->o.arg);                                                                          \
+        return p ? page_##name(p, a) : answer_elsewhere(h, a);                                                         \
+    }
+PAGE_URLS(ANSWER)
+
+#define PAGE(url, name) {url, answer_page_##name, HTTP_DECIDES},
 static const struct http_page pages[] = {
-    {"/healthz", answer_health, HTTP_FOR_PROBES},
+    PAGE_URLS(PAGE){"/healthz", answer_health, HTTP_FOR_PROBES},
     {"/readyz", answer_readiness, HTTP_FOR_PROBES},
     {"/metrics", answer_metrics, HTTP_FOR_TOKENS},
 };

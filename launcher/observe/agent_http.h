@@ -4,6 +4,8 @@
  *                nodes
  *     /readyz    200 "ready" while all workers of this node run; else 503 and a line that says what is waited for
  *     /metrics   Prometheus' text format
+ *     /, /api/…  while this crun hosts its job's rendezvous, or leads it: the status page (rendezvousd/page/page.h);
+ *                else 404, and a line that says where to look
  *
  * The room observe/ is for those who watch a job: the agent calls events.h when something happens, which keeps figures
  * and writes the event log (event_log.h), and it fills a struct agent_view when somebody asks here. Nothing flows back.
@@ -20,6 +22,7 @@ struct agent_view;
 struct buf;
 struct err;
 struct logmux;
+struct page;
 
 struct agent_http_options { /* pointers are borrowed */
     uv_loop_t *loop;
@@ -27,7 +30,9 @@ struct agent_http_options { /* pointers are borrowed */
     int port;           /* 0: a free one */
     const char *bind, *token_file;
     bool any_host; /* --http-insecure */
+    const char *run_id;
     void (*look)(void *arg, struct agent_view *ret);
+    struct page *(*page)(void *arg); /* NULL: this crun does not host now */
     void *arg;
 };
 

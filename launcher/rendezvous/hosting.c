@@ -1,4 +1,4 @@
-/* Gate, server and jobs of a crun that hosts, opened and closed together. See hosting.h. */
+/* Gate, server, jobs and status page of a crun that hosts, opened and closed together. See hosting.h. */
 #include "launcher/rendezvous/hosting.h"
 
 #include <errno.h>
@@ -6,21 +6,31 @@
 #include <strings.h>
 
 #include "common/base/err.h"
+#include "rendezvousd/history/history.h"
 #include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/jobs/jobs_watch.h"
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
+#include "rendezvousd/page/page.h"
+
+#define FINISHED_MAX 100 /* that the page shows */
 
 static void on_server_gone(void *arg)
 {
     struct hosting *h = arg;
     jobs_destroy(h->jobs);
+    history_close(h->history);
     gate_destroy(h->gate);
     free(h);
 }
 
 void hosting_close(struct hosting *h)
 {
+    if (h) {
+        page_close(h->page);
+        h->page = NULL;
+    }
     if (h && h->server)
         server_close(h->server, on_server_gone, h);
     else if (h)
@@ -48,6 +58,24 @@ static int listen_on(struct hosting *h, const char *host, int port, struct err *
     return rc == -EINVAL || rc == -EADDRNOTAVAIL ? listen_everywhere(h, port, e) : rc;
 }
 
+static void on_forgotten(void *arg, const char *principal, const char *run)
+{
+    const struct hosting *h = arg;
+    history_forget_run(h->history, principal, run);
+}
+
+static int open_page(struct hosting *h, uv_loop_t *loop, const struct hosting_page *o, struct err *e)
+{
+    struct jobs_watcher watcher;
+    TRY(history_open(&h->history, &(struct history_options){.loop = loop, .max_jobs = FINISHED_MAX}, e));
+    history_watcher(h->history, &watcher);
+    jobs_watch(h->jobs, &watcher);
+    jobs_on_forgotten(h->jobs, on_forgotten, h);
+    const struct page_options page = {
+        .has_tokens = o->has_tokens, .any_host = o->any_host, .gate = h->gate, .jobs = h->jobs, .history = h->history};
+    return page_open(&h->page, loop, &page, e);
+}
+
 static int open_all(struct hosting *h, uv_loop_t *loop, const struct hosting_options *o, struct err *e)
 {
     const struct gate_options gate = {.token_file = o->token_file,
@@ -67,6 +95,8 @@ static int open_all(struct hosting *h, uv_loop_t *loop, const struct hosting_opt
     const struct jobs_options jobs = {
         .loop = loop, .embedded = true, .listed = o->listed, .listed_run = o->listed_run, .elected = o->elected};
     TRY(jobs_create(&h->jobs, &jobs, e));
+    if (o->page)
+        TRY(open_page(h, loop, o->page, e));
     TRY(server_set_jobs(h->server, h->jobs, e));
     return listen_on(h, o->host, o->port, e);
 }

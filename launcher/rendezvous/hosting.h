@@ -1,4 +1,5 @@
-/* The rendezvous in this process, for others: gate, server and jobs of a crun that hosts. Loop thread only. */
+/* The rendezvous in this process, for others: gate, server, jobs and status page of a crun that hosts. Loop thread
+ * only. */
 #ifndef CRUN_LAUNCHER_HOSTING_H
 #define CRUN_LAUNCHER_HOSTING_H
 
@@ -6,9 +7,16 @@
 #include <uv.h>
 
 struct err;
+struct history;
 struct jobs;
+struct page;
 struct rdzv_config;
 struct server;
+
+/* Of the HTTP server that shows the status page. */
+struct hosting_page {
+    bool has_tokens, any_host; /* as struct page_options */
+};
 
 struct hosting_options {              /* borrowed for the call */
     const char *token_file;           /* NULL: the user's own */
@@ -20,13 +28,16 @@ struct hosting_options {              /* borrowed for the call */
     const char *listed_run;
     void (*stranger)(void *arg, const char *host); /* as struct gate_options; NULL: nobody listens */
     void *arg;
-    bool elected; /* one that may come to lead a job (jobs_lead()) */
+    bool elected;                    /* one that may come to lead a job (jobs_lead()) */
+    const struct hosting_page *page; /* NULL: nobody looks */
 };
 
 struct hosting {
     struct gate *gate;
     struct server *server;
     struct jobs *jobs;
+    struct history *history; /* for the page; NULL: there is none */
+    struct page *page;
     int port;
 };
 

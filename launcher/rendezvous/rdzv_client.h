@@ -19,6 +19,7 @@
 struct err;
 struct home_host;
 struct hosting;
+struct hosting_page;
 struct jobs;
 struct rdzv_client;
 
@@ -26,11 +27,12 @@ struct rdzv_client_options {
     struct rdzv_config job;
     int64_t heartbeat_ms; /* keep_alive_interval: the longest this client lets pass between two requests; 1000 */
     int64_t connect_ms; /* how long the rendezvous may be unreachable before the first JOIN is answered: join_timeout */
-    int64_t daemon_grace_ms;      /* workers may run on without a daemon proved gone (decision 0004); 60000 */
-    bool never_leads;             /* over a shared home: others must */
-    int lead_port;                /* where this node listens while it leads; 0: a port that the kernel draws */
-    bool allow_unsafe;            /* Redis: struct rdzv_home_options */
-    int64_t max_lag_ms;           /* likewise */
+    int64_t daemon_grace_ms;         /* workers may run on without a daemon proved gone (decision 0004); 60000 */
+    const struct hosting_page *page; /* of this node, while it hosts or leads (hosting.h); NULL: nobody looks */
+    bool never_leads;                /* over a shared home: others must */
+    int lead_port;                   /* where this node listens while it leads; 0: a port that the kernel draws */
+    bool allow_unsafe;               /* Redis: struct rdzv_home_options */
+    int64_t max_lag_ms;              /* likewise */
     int home_fd;                  /* to those who touch a shared folder (common/rdzv/homes/home_process.h); 0: none */
     const struct home_host *list; /* of hosts; list_count 0: there is none */
     int list_count;

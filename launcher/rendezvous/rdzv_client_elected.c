@@ -111,7 +111,8 @@ static int serve(struct elected *d, struct err *e)
                                       .port = d->o.lead_port,
                                       .stranger = d->o.stranger,
                                       .arg = d->o.arg,
-                                      .elected = true};
+                                      .elected = true,
+                                      .page = d->o.page};
     if (d->hosting)
         return 0;
     TRY(hosting_open(&d->hosting, d->loop, &o, e));

@@ -89,7 +89,8 @@ static void try_to_host(struct listed *d, struct place *p)
                                                           .port = h->port,
                                                           .stranger = on_stranger,
                                                           .listed = &d->o.job,
-                                                          .listed_run = d->o.run_id},
+                                                          .listed_run = d->o.run_id,
+                                                          .page = d->o.page},
                                 &e);
     p->hosted = rc == 0;
     if (rc == 0)

@@ -47,7 +47,8 @@ static int host(struct rendezvous *z, struct err *e)
                                                .host = home->host,
                                                .stranger = z->o.client.stranger,
                                                .arg = z->o.client.arg,
-                                               .port = home->port},
+                                               .port = home->port,
+                                               .page = z->o.client.page},
                      e));
     log_info("rendezvous", "hosting at %s", home->endpoint);
     return 0;
@@ -274,6 +275,15 @@ static const struct hosting *host_of(const struct rendezvous *z)
 {
     const struct rdzv_client *c = z->client;
     return z->hosted ? z->hosted : c && c->ops->hosting ? c->ops->hosting(c) : NULL;
+}
+
+struct page *rendezvous_page(const struct rendezvous *z)
+{
+    const struct hosting *h = host_of(z);
+    struct jobs_stats st = {0};
+    if (h)
+        jobs_stats(h->jobs, &st);
+    return st.jobs + st.finished > 0 ? h->page : NULL; /* a host of a list may have no job */
 }
 
 static bool alone(const struct rendezvous *z, const struct hosting *h)

@@ -27,6 +27,7 @@
 #include "launcher/rendezvous/rdzv_client.h"
 
 struct home;
+struct page;
 struct rendezvous;
 struct server;
 
@@ -69,6 +70,8 @@ bool rendezvous_hosts(const struct rendezvous *z);
 bool rendezvous_port_is_taken(const struct rendezvous *z);
 /* The server of a hosting crun, NULL if it does not host: a fixed port serves the workers' store as well. */
 struct server *rendezvous_server(const struct rendezvous *z);
+/* Of a crun that hosts or leads, while it does; NULL: it does not, or nobody looks. */
+struct page *rendezvous_page(const struct rendezvous *z);
 
 /* The job is over for this node: if it hosts, serve until the others know as well, at most bound_ms, or until *hurry.
  * Runs the loop. */

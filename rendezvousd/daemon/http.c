@@ -1,32 +1,20 @@
 /* See http.h. The server itself: common/http/http_server.h. */
 #include "rendezvousd/daemon/http.h"
-#include "common/auth/auth.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/http/http_auth.h"
 #include "common/http/http_server.h"
-#include "common/json/json_write.h"
 #include "rendezvousd/daemon/metrics.h"
-#include "rendezvousd/daemon/status_page.h"
 #include "rendezvousd/history/history.h"
-#include "rendezvousd/jobs/jobs.h"
-#include "rendezvousd/net/gate.h"
-#include <ctype.h>
+#include "rendezvousd/page/page.h"
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#define STACKS_MS 3000
 
 struct http {
     struct http_options o;
     struct http_server *server;
+    struct page *page;
     bool ready;
-    struct jobs_asking *asking; /* about the job `asked`; NULL: nothing is being asked */
-    char asked[AUTH_PRINCIPAL_MAX + JOBS_RUN_MAX + 2];
-    struct buf answer; /* to that; empty: it has not come, or was fetched */
-    uv_timer_t *late;  /* in memory of its own: it closes later */
 };
 
 static int health(void *arg, struct http_answer *a)
@@ -42,237 +30,28 @@ static int readiness(void *arg, struct http_answer *a)
     return buf_addstr(&a->body, h->ready ? "ready\n" : "closing\n");
 }
 
-/* --- who asks */
-
-static bool shows(const void *credentials, const struct auth_token *t)
-{
-    return http_auth_matches(credentials, t);
-}
-
-/* The principal of a token of the rendezvous. Its secret comes as it is: from other hosts it is taken only where it is
- * one of the HTTP tokens, too. */
-static const char *own_principal(const struct http *h, const struct http_answer *a, const struct http_credentials *c)
-{
-    if (!(gate_is_local_reader(http_peer_fd(a)) || http_shows_token(a)))
-        return NULL;
-    return gate_reader(h->o.gate, shows, c);
-}
-
-/* False: what they show is nobody's. */
-static bool look_who(const struct http *h, const struct http_answer *a, struct history_reader *ret)
-{
-    struct http_credentials c;
-    http_credentials(a, &c);
-    *ret = (struct history_reader){.queue = h->o.any_host};
-    if (c.shown) {
-        ret->principal = own_principal(h, a, &c);
-        ret->all = !ret->principal && http_shows_token(a);
-    } else {
-        ret->all = !http_has_tokens(a) && gate_trusts_reader(h->o.gate, http_peer_fd(a));
-    }
-    const bool good = !c.shown || ret->principal || ret->all;
-    if (!good)
-        gate_refuse_reader(h->o.gate, http_peer_fd(a), c.principal);
-    explicit_bzero(&c, sizeof c);
-    return good;
-}
-
-static bool sees_any(const struct history_reader *who)
-{
-    return who->all || who->queue || who->principal;
-}
-
-/* page=1: the status page asks, which has a form of its own for that. */
-static int ask_for_token(struct http_answer *a)
-{
-    a->no_prompt = http_argument(a, "page") != NULL;
-    return http_refuse(a, 401,
-                       "whose jobs? Show a token, as Bearer SECRET or Basic with a principal and its secret: one of "
-                       "--token-file for one's own jobs (on this host), one of --http-token-file for all");
-}
-
-/* 1: go on; else what the page returns. */
-static int let_in(const struct http *h, struct http_answer *a, struct history_reader *ret)
-{
-    return look_who(h, a, ret) && sees_any(ret) ? 1 : ask_for_token(a);
-}
-
 /* --- pages */
 
 static int metrics(void *arg, struct http_answer *a)
 {
     struct http *h = arg;
     struct history_reader who;
-    if (!look_who(h, a, &who) || (http_has_tokens(a) && !who.all && !who.principal))
-        return ask_for_token(a);
+    if (!page_look_who(h->page, a, &who) || (http_has_tokens(a) && !who.all && !who.principal))
+        return page_ask_for_token(a);
     a->type = HTTP_PROMETHEUS;
     return metrics_write(&a->body, h->o.server, h->o.gate, h->o.jobs, h->o.history, &who);
 }
 
-static void add_reader(const struct http *h, const struct history_reader *who, bool good, struct json_write *w)
-{
-    json_begin(w, "reader", '{');
-    if (who->principal)
-        json_text(w, "name", who->principal);
-    json_text(w, "sees", who->all ? "all" : who->queue ? "queue" : who->principal ? "own" : "none");
-    json_bool(w, "wrong", !good);
-    json_bool(w, "can_log_in", gate_has_tokens(h->o.gate) || h->o.token_file);
-    json_end(w, '}');
-}
-
-static int add_jobs(const struct http *h, const struct history_reader *who, const char *run, size_t first,
-                    const char *of, struct json_write *w, struct err *e)
-{
-    struct buf list = {0};
-    const char *principal = who->all || who->queue ? of : who->principal;
-    if (!sees_any(who))
-        return 0;
-    int rc = jobs_status_from(h->o.jobs, principal, run, first, &list, e);
-    if (rc == 0) /* its members go on with ours */
-        rc = buf_add(w->out, ",", 1);
-    if (rc == 0)
-        rc = buf_add(w->out, list.data + 1, list.len - 2);
-    if (rc == 0 && !run)
-        history_add_figures(h->o.history, who, w);
-    buf_free(&list);
-    return rc;
-}
-
-/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. principal=NAME: of those that
- * the reader may see, only that one's. page=1: a reader who
- * may see nothing gets an answer that says so, in place of a 401. */
-static int jobs(void *arg, struct http_answer *a)
-{
-    struct http *h = arg;
-    const char *run = http_argument(a, "run"), *from = http_argument(a, "from");
-    struct history_reader who;
-    struct json_write w = {.out = &a->body};
-    struct err e;
-    char *end = NULL;
-    unsigned long first = from && isdigit((unsigned char)*from) ? strtoul(from, &end, 10) : 0;
-    const bool good = look_who(h, a, &who);
-    if (!http_argument(a, "page") && (!good || !sees_any(&who)))
-        return ask_for_token(a);
-    if (from && (!run || !end || *end))
-        return http_refuse(a, 400, "from=: expected a number, and a run=");
-    json_begin(&w, NULL, '{');
-    json_text(&w, "version", CRUN_VERSION);
-    add_reader(h, &who, good, &w);
-    const int rc = add_jobs(h, &who, run, first, http_argument(a, "principal"), &w, &e);
-    if (rc == -ENOENT || rc == -EINVAL) {
-        buf_clear(&a->body);
-        return http_refuse(a, rc == -ENOENT ? 404 : 409, e.text);
+#define ANSWER(url, name)                                                                                              \
+    static int answer_##name(void *arg, struct http_answer *a)                                                         \
+    {                                                                                                                  \
+        return page_##name(((struct http *)arg)->page, a);                                                             \
     }
-    json_end(&w, '}');
-    a->type = "application/json";
-    return rc < 0 ? rc : w.rc;
-}
+PAGE_URLS(ANSWER)
 
-/* /api/history?after=N: finished jobs. */
-static int finished(void *arg, struct http_answer *a)
-{
-    struct http *h = arg;
-    struct history_reader who;
-    char *end = NULL;
-    const char *after = http_argument(a, "after");
-    const unsigned long long number = after && isdigit((unsigned char)*after) ? strtoull(after, &end, 10) : 0;
-    const int rc = let_in(h, a, &who);
-    if (rc != 1)
-        return rc;
-    if (after && (!end || *end))
-        return http_refuse(a, 400, "after=: expected a number");
-    a->type = "application/json";
-    return history_list(h->o.history, &who, number, &a->body);
-}
-
-/* /api/job?instance=ID: all of one. */
-static int one_job(void *arg, struct http_answer *a)
-{
-    struct http *h = arg;
-    struct history_reader who;
-    struct err e;
-    const char *instance = http_argument(a, "instance");
-    int rc = let_in(h, a, &who);
-    if (rc != 1)
-        return rc;
-    if (!instance)
-        return http_refuse(a, 400, "instance=: expected that of a job in /api/jobs or /api/history");
-    a->type = "application/json";
-    rc = history_job(h->o.history, &who, instance, &a->body, &e);
-    return rc == -ENOENT ? http_refuse(a, 404, e.text) : rc;
-}
-
-/* --- what all ranks do */
-
-static void on_answered(void *arg)
-{
-    struct http *h = arg;
-    if (jobs_ask_end(h->asking, &h->answer) < 0)
-        h->asked[0] = '\0';
-    h->asking = NULL;
-    uv_timer_stop(h->late);
-}
-
-static void on_late(uv_timer_t *t)
-{
-    on_answered(t->data);
-}
-
-static int ask(struct http *h, struct http_answer *a, const char *principal, const char *run, const char *key)
-{
-    const struct jobs_ask q = {.what = "stacks", .rank = -1, .ms = STACKS_MS, .answered = on_answered, .arg = h};
-    struct err e;
-    if (h->asking)
-        return http_refuse(a, 409, "the nodes of another job are being asked: ask again in a moment");
-    const int rc = jobs_ask(&h->asking, h->o.jobs, principal, run, &q, &e);
-    if (rc < 0)
-        return http_refuse(a, rc == -ENOENT ? 404 : 409, e.text);
-    buf_free(&h->answer);
-    snprintf(h->asked, sizeof h->asked, "%s", key);
-    uv_timer_start(h->late, on_late, STACKS_MS, 0);
-    return 0;
-}
-
-/* /api/stacks?run=ID[&principal=NAME]: {"wait":true} until what jobs_ask() gathers is there, which is given once. */
-static int stacks(void *arg, struct http_answer *a)
-{
-    struct http *h = arg;
-    struct history_reader who;
-    char key[sizeof h->asked];
-    const char *run = http_argument(a, "run"), *of = http_argument(a, "principal");
-    int rc = let_in(h, a, &who);
-    if (rc != 1)
-        return rc;
-    if (!run || !(who.all || who.principal))
-        return http_refuse(a, run ? 403 : 400,
-                           run ? "the stacks of a job are for its principal" : "run=: expected one");
-    const char *principal = who.all ? of : who.principal;
-    snprintf(key, sizeof key, "%s\n%s", principal ? principal : "", run);
-    const bool same = strcmp(key, h->asked) == 0;
-    a->type = "application/json";
-    if (same && h->answer.len > 0) {
-        rc = buf_add(&a->body, h->answer.data, h->answer.len);
-        buf_free(&h->answer);
-        return rc;
-    }
-    rc = same && h->asking ? 0 : ask(h, a, principal, run, key);
-    return rc == 0 && a->body.len == 0 ? buf_addstr(&a->body, "{\"wait\":true}") : rc;
-}
-
-static int page(void *arg, struct http_answer *a)
-{
-    (void)arg;
-    a->type = "text/html; charset=utf-8";
-    return buf_add(&a->body, status_page, status_page_len);
-}
-
+#define PAGE(url, name) {url, answer_##name, HTTP_DECIDES},
 static const struct http_page pages[] = {
-    {"/", page, HTTP_DECIDES},
-    {"/api/jobs", jobs, HTTP_DECIDES},
-    {"/api/history", finished, HTTP_DECIDES},
-    {"/api/job", one_job, HTTP_DECIDES},
-    {"/api/stacks", stacks, HTTP_DECIDES},
-    {"/metrics", metrics, HTTP_DECIDES},
+    PAGE_URLS(PAGE){"/metrics", metrics, HTTP_DECIDES},
     {"/healthz", health, HTTP_FOR_PROBES},
     {"/readyz", readiness, HTTP_FOR_PROBES},
 };
@@ -280,15 +59,12 @@ static const struct http_page pages[] = {
 int http_open(struct http **ret, uv_loop_t *loop, const struct http_options *o, int *ret_port, struct err *e)
 {
     struct http *h = calloc(1, sizeof *h);
-    uv_timer_t *late = calloc(1, sizeof *late);
-    if (!h || !late) {
-        free(h);
-        free(late);
+    if (!h)
         return err_set(e, -ENOMEM, "no memory for HTTP");
-    }
     h->o = *o;
     h->ready = true;
-    h->late = late;
+    const struct page_options page = {
+        .has_tokens = o->token_file, .any_host = o->any_host, .gate = o->gate, .jobs = o->jobs, .history = o->history};
     const struct http_server_options server = {.name = "rendezvousd",
                                                .bind = o->bind,
                                                .port = o->port,
@@ -297,14 +73,13 @@ int http_open(struct http **ret, uv_loop_t *loop, const struct http_options *o, 
                                                .pages = pages,
                                                .n_pages = sizeof pages / sizeof *pages,
                                                .arg = h};
-    int rc = http_server_open(&h->server, loop, &server, ret_port, e);
+    int rc = page_open(&h->page, loop, &page, e);
+    rc = rc < 0 ? rc : http_server_open(&h->server, loop, &server, ret_port, e);
     if (rc < 0) {
-        free(late);
+        page_close(h->page);
         free(h);
         return rc;
     }
-    uv_timer_init(loop, late);
-    late->data = h;
     *ret = h;
     return 0;
 }
@@ -319,19 +94,11 @@ void http_not_ready(struct http *h)
     h->ready = false;
 }
 
-static void on_late_closed(uv_handle_t *t)
-{
-    free(t);
-}
-
 void http_close(struct http *h)
 {
     if (!h)
         return;
     http_server_close(h->server);
-    if (h->asking)
-        jobs_ask_end(h->asking, NULL);
-    buf_free(&h->answer);
-    uv_close((uv_handle_t *)h->late, on_late_closed);
+    page_close(h->page);
     free(h);
 }

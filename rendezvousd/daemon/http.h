@@ -3,18 +3,7 @@
  *     /healthz      200 "ok" as long as the loop turns
  *     /readyz       200 "ready"; 503 "closing" once the server ends
  *     /metrics      Prometheus' text format (metrics.h)
- *     /api/jobs     {"version":"...", "reader":{...}, "jobs":[...], ...}: jobs_status_from(), history_add_figures()
- *     /api/history  finished jobs: history_list()
- *     /api/job      all of one: history_job()
- *     /api/stacks   what all ranks of one do: jobs_ask(); not for those who may see the queue alone
- *     /             the status page: one file, nothing from elsewhere
- *
- * Who asks may see (history_reader):
- *     a token of the rendezvous (--token-file), on this host   all of that principal's jobs
- *     another HTTP token (--http-token-file)                   all of all jobs
- *     no token, where the rendezvous would want none either    all of all jobs
- *     no token, elsewhere                                      nothing; with any_host the queue: that jobs are there,
- *                                                              their states and figures */
+ *     /, /api/...   the status page and what it reads (page/page.h, which says who may see what) */
 #ifndef CRUN_RENDEZVOUSD_HTTP_H
 #define CRUN_RENDEZVOUSD_HTTP_H
 

@@ -22,7 +22,7 @@ bool gate_trusts_reader(const struct gate *g, int fd)
 {
     int asker = -1;
     uid_t uid;
-    if (gate_has_tokens(g))
+    if (gate_has_tokens(g) && !g->o.trust_local)
         return false;
     if (g->o.insecure)
         return true;

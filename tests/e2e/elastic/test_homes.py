@@ -1,10 +1,13 @@
 """Same job, five homes."""
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -54,6 +57,33 @@ def test_rank_maps_and_environments_are_the_same(clusters):
     for home in HOMES[1:]:
         for r in range(6):
             assert maps[home][r] == maps[HOMES[0]][r], f"rank {r}: {home} and {HOMES[0]}"
+
+
+def fetched(node, path):
+    """What it serves at its --http-port 0: status, text."""
+    url = wait("its HTTP port", lambda: re.search(r"health and metrics on (http://\S+/)", node.text()))[1]
+    try:
+        with urllib.request.urlopen(url + path, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+@pytest.mark.parametrize("home", ["c10d", "list", "redis", "file"])
+def test_the_node_that_hosts_a_job_serves_its_status_page(cluster, home):
+    ends = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
+    args = ["--rdzv_endpoint", ends, "--rdzv_id", "job"] if home == "list" else where(cluster, home)
+    nodes = [cluster.node("--nnodes", 2, "--node-rank", i, "--http-port", 0, *args) for i in range(2)]
+    if "no HTTP" in nodes[0].text():
+        pytest.skip("this build has no HTTP")
+    cluster.wait_round(2)
+    answers = sorted(fetched(n, "api/jobs") for n in nodes)
+    assert [status for status, _ in answers] == [200, 404], answers
+    job, = json.loads(answers[0][1])["jobs"]
+    assert (job["run"], job["state"], job["node_count"]) == ("job", "running", 2)
+    assert "the status page of job 'job' is served by the node that hosts its rendezvous" in answers[1][1]
+    assert sum(fetched(n, "")[1].startswith("<!doctype html>") for n in nodes) == 1
+    cluster.finish(*nodes)
 
 
 def redis_cli(url, *words):

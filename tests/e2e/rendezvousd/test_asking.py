@@ -163,7 +163,7 @@ def test_the_page_groups_as_the_command_does():
     """Its own script, in Node."""
     if not shutil.which("node"):
         pytest.skip("no node")
-    page = (ROOT / "rendezvousd/daemon/status_page.html").read_text()
+    page = (ROOT / "rendezvousd/page/status_page.html").read_text()
     functions = "".join(re.search(rf"^function {name}\(.*?^}}\n", page, re.M | re.S)[0] for name in ("ranges", "stacksText"))
     ranks = [{"rank": r, "frames": ["f (a.py:1)", "main (a.py:9)"] if r != 5 else ["g (a.py:2)"], "why": ""} for r in range(8)] + [{"rank": 8, "frames": [], "why": "no tool"}]
     answer = {"nodes": [{"id": "n1+1-a", "text": json.dumps({"ranks": ranks})}, {"id": "n2+2-b", "why": "it did not answer"}]}

@@ -407,6 +407,6 @@ def test_a_thousand_finished_jobs_take_32_mb(tmp_path):
 
 
 def test_the_page_is_small_and_asks_nobody_else():
-    page = (ROOT / "rendezvousd" / "daemon" / "status_page.html").read_text()
+    page = (ROOT / "rendezvousd" / "page" / "status_page.html").read_text()
     assert len(page.encode()) <= 60000 and page.count("<script") == 1
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "") and "https://" not in page and "innerHTML" not in page
