@@ -177,6 +177,10 @@ MUTANTS = {
         "rendezvousd/jobs/jobs_seats.c", '    if (seat < 0 || (!has_round(job) && (', '    if (seat < 0 || (!job && (', ["rendezvousd_jobs_seats"]),
     "higher_rounds_ignored": (
         "rendezvousd/jobs/jobs_seats.c", '        join->round > rdzv_round(', '        !join && join->round > rdzv_round(', ["rendezvousd_jobs_seats"]),
+    "who_was_at_another_host_is_told_a_round": (
+        "rendezvousd/jobs/jobs_seats.c", '    else if (has_been_elsewhere(job, join))', '    else if (!job && has_been_elsewhere(job, join))', ["rendezvousd_jobs_seats"]),
+    "news_numbered_as_those_of_the_job_before": (
+        "rendezvousd/jobs/jobs.c", ".number_after = j->numbered,", ".number_after = 0 * j->numbered,", ["rendezvousd_jobs_seats"]),
     "new_connections_have_joined": (
         "common/rdzv/leader/seats.c", '    x->joined = (struct seats_sent){0};\n    snprintf', '    snprintf', ["seats"]),
     "hold_of_a_new_host_left_out": (
@@ -238,7 +242,7 @@ MUTANTS = {
 
 def node(test):
     """Its name for pytest; None if it is one of meson's."""
-    return f"tests/e2e/{test}" if "::" in test else None
+    return f"tests/e2e/{test}" if ".py" in test else None
 
 
 def need_pytest(tests):
@@ -324,7 +328,7 @@ class Copy:
 
     def passes(self, test):
         if node(test):
-            return self.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", node(test))
+            return self.run(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", node(test))
         return self.run("meson", "test", "-C", self.build, "--no-rebuild", "--timeout-multiplier", PATIENCE, test)
 
     def make(self, tests):

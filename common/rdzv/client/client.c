@@ -16,10 +16,10 @@
 #define PAUSE_FIRST_MS 50
 #define PAUSE_MAX_MS 1000
 #define DIAL_MS 5000
-/* To prove who we are: a few times the --auth-timeout of the server. Until strangers before us have had theirs, we are
- * in its queue, and who dials again goes to the queue's end. */
+/* Time allowed for the proof of who we are: several times the server's --auth-timeout. The server first serves the
+ * strangers that queued before us, and a client that dials again goes to the end of that queue. */
 #define GREET_MS 10000
-/* What may be done where a leader that was elected cannot be dialled. */
+/* Advice for a user whose elected leader cannot be dialled. */
 #define UNREACHED                                                                                                        \
     "; that node leads the job, and all others must reach it: let it announce another address (--local-addr, --iface), " \
     "or not lead (--rdzv-conf is_host=0)"
@@ -112,7 +112,7 @@ void client_fence_(struct client *c, const char *why, int64_t now)
         return;
     const bool workers = c->mode == CLIENT_RUNNING;
     client_set_mode_(c, CLIENT_FENCED);
-    c->past.restarts++; /* our round is broken by this; what its rendezvous says of it is the truth */
+    c->past.restarts++; /* losing the round costs one restart; the rendezvous corrects this count later */
     c->failing = false;
     client_alive_(c, false);
     if (workers)
@@ -170,7 +170,7 @@ int64_t client_deadline(const struct client *c)
     return due;
 }
 
-/* Before anything else: are our workers too late? */
+/* First thing in every step: kill the workers if their lease is over. */
 static void check(struct client *c, int64_t now)
 {
     char why[SILENCE_TEXT_MAX];
@@ -246,7 +246,7 @@ static void out_of_reach(struct client *c, const char *why, int64_t now)
         return;
     }
     if (first)
-        c->progress_at = 0; /* who waits for it may want to do something about it */
+        c->progress_at = 0; /* report progress at once: the caller may want to act on it */
     if (waits_to_reach(c))
         still_out_of_reach(c, now);
 }
@@ -266,7 +266,7 @@ static void seek(struct client *c, bool refused)
         client_add_(c, CLIENT_SEEK)->ms = refused;
 }
 
-/* ms, but no longer than this node waits at all. */
+/* ms, cut to the time that is left until this node gives up. */
 static int64_t within_patience(const struct client *c, int64_t ms, int64_t now)
 {
     const bool waits = c->away && (c->mode == CLIENT_JOINING || c->mode == CLIENT_DONE);
@@ -285,7 +285,7 @@ static void dial(struct client *c, int64_t now)
     client_add_(c, CLIENT_DIAL)->ms = c->mode == CLIENT_RUNNING ? c->o.heartbeat_ms : within_patience(c, DIAL_MS, now);
 }
 
-/* Whoever is there leads no more, or not yet: that is nobody's trouble unless it lasts. */
+/* Whoever listens there does not lead (any more, or yet). Normal during an election; an error only if it lasts. */
 void client_turn_away_(struct client *c, const char *why, int64_t now)
 {
     char text[640];
@@ -346,8 +346,8 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
     seek(c, refused);
 }
 
-/* The address of a leader that has died may be somebody else's by now; another node claims after ELECTION_D_MS. One
- * that lives denies this node as long as it tries. */
+/* The leader's address cannot be used. If the leader died, the address may belong to somebody else by now, and
+ * another node claims after ELECTION_D_MS; if it lives, it denies this node on every try. */
 bool client_is_denied_(struct client *c, int64_t now)
 {
     if (!c->o.elected || c->o.listed)
@@ -373,7 +373,8 @@ static void on_lost(struct client *c, const struct client_event *ev, int64_t now
     client_give_up_(c, ev->text, now);
 }
 
-/* A member never goes back to a lower epoch: what it has seen goes with its first words. */
+/* A new address of the leader. A member never goes back to a lower epoch: its greeting names the highest that it has
+ * seen. */
 static void on_address(struct client *c, const struct client_event *ev, int64_t now)
 {
     if (c->mode == CLIENT_OVER)
@@ -464,7 +465,8 @@ static void keep(struct buf *to, const char *text)
         buf_clear(to);
 }
 
-/* Whoever asked does not wait for another connection. */
+/* An answer to a question of the leader goes out on this connection or not at all: the asker does not wait for
+ * another one. */
 static void on_answer(struct client *c, const struct client_event *ev, int64_t now)
 {
     if (c->mode == CLIENT_FENCED || c->mode == CLIENT_OVER)

@@ -39,7 +39,7 @@
 #include "common/rdzv/machine/rdzv.h"
 
 #define CLIENT_PROGRESS_MS 1000
-#define CLIENT_ASKED_MAX 32 /* requests without an answer; more is a peer that does not answer */
+#define CLIENT_ASKED_MAX 32 /* requests without an answer; more: the peer has stopped answering */
 #define CLIENT_EFFECTS_MAX 32
 #define CLIENT_TEXT_MAX 1023
 #define CLIENT_WHERE_MAX 399
@@ -55,11 +55,11 @@
 
 enum client_mode { CLIENT_MODES(CHOICE_ID) };
 
-/* What a node knows of its job: each JOIN brings it, for the leader may have lost its memory, or be another one. */
+/* What a node knows of its job. Each JOIN carries it, for the leader may have lost its memory, or be another one. */
 struct rdzv_past {
     char instance[RDZV_INSTANCE_MAX + 1]; /* "": no job yet */
-    uint64_t round;                       /* the last that this node heard of, as a member or not */
-    int restarts;                         /* used up so far; one more if workers were fenced */
+    uint64_t round;                       /* the newest round that this node heard of, as a member or not */
+    int restarts;                         /* restarts used up so far; one more if this node's workers were fenced */
 };
 
 static inline void rdzv_past_heard(struct rdzv_past *p, const struct rdzv_news *news)
@@ -70,24 +70,26 @@ static inline void rdzv_past_heard(struct rdzv_past *p, const struct rdzv_news *
     p->restarts = news->restart_count;
 }
 
-/* What is known while this node waits for a round; at most once a second. */
+/* What this node knows while it waits for a round. Reported once a second at most. */
 struct rdzv_progress {
     struct presence now;
-    /* instead of all that: what stands between us and the rendezvous ("cannot reach 10.0.0.5:29400: ..."), or "" */
+    /* set instead of all the fields above: why the rendezvous cannot be reached ("cannot reach 10.0.0.5:29400:
+     * ..."), or "" */
     char text[256];
-    int64_t for_ms;  /* with `text`: how long it has stood there */
-    int64_t left_ms; /* with `text`: until this node gives up; <= 0: not known */
-    int error;       /* with `text`: of the newest dial, -errno; 0: it was answered, or there was none */
+    int64_t for_ms;  /* with `text`: ms since this has been so */
+    int64_t left_ms; /* with `text`: ms until this node gives up; <= 0: not known */
+    int error;       /* with `text`: -errno of the newest dial; 0: it was answered, or none was made */
 };
 
 struct client_options { /* strings are borrowed */
     struct rdzv_config job;
     int64_t heartbeat_ms, connect_ms, grace_ms; /* as struct rdzv_client_options; grace_ms 0: no exception */
     const char *run_id, *node;
-    const char *endpoint;    /* the rendezvous as the user named it, for people */
-    const char *secret_help; /* behind the sentence of a secret that is refused: what the user can do; NULL: nothing */
-    bool elected;            /* its address comes by CLIENT_ADDRESS */
-    bool listed;             /* likewise, of a host of a list; elected is set, too */
+    const char *endpoint; /* the rendezvous as the user named it, for people */
+    /* appended to the message that a secret was refused: what the user can do; NULL: nothing */
+    const char *secret_help;
+    bool elected; /* its address comes by CLIENT_ADDRESS */
+    bool listed;  /* the rendezvous is a list of hosts; elected is set, too */
     bool shows_progress;
     unsigned seed; /* of the pauses' jitter */
 };
@@ -116,28 +118,30 @@ struct client_asked {
 
 enum client_effect_kind {
     CLIENT_DIAL,     /* within ms */
-    CLIENT_HANG_UP,  /* the connection and the dialling, with a reset: nothing that was sent on it counts */
+    CLIENT_HANG_UP,  /* close the connection and stop dialling, with a reset: nothing that was sent on it counts */
     CLIENT_SEND,     /* request */
     CLIENT_TELL,     /* news, and with them members, NULL: none */
     CLIENT_FENCE,    /* kill the workers now, then join; text, "": a failure follows that says it */
-    CLIENT_FAILED,   /* this node can have no part: code, text */
+    CLIENT_FAILED,   /* this node cannot take part: code, text */
     CLIENT_LEASE,    /* workers may run until ms; 0: none run */
     CLIENT_PROGRESS, /* progress */
-    CLIENT_ALIVE,    /* ask the round whether it goes on without its daemon: ms 1, or no longer: 0 */
-    CLIENT_SEEK,     /* elected: the leader cannot be had at the address known; ms 1: it was refused there */
-    CLIENT_ASKED,    /* text: a question to this node, a record */
-    CLIENT_ACKED,    /* elected: the leader of the epoch dialled has acknowledged this node; listed: each time */
-    CLIENT_WARN,     /* log text */
-    CLIENT_NOTE,     /* log text, which is of less interest */
+    /* ask the bootstrap store whether the round goes on without its daemon: ms 1: begin; 0: stop asking */
+    CLIENT_ALIVE,
+    CLIENT_SEEK,  /* elected: the known address of the leader does not answer; ms 1: it refused the connection */
+    CLIENT_ASKED, /* the rendezvous asks this node something: text, a record */
+    /* elected: the leader of the epoch dialled has acknowledged this node (once); listed: on every acknowledgement */
+    CLIENT_ACKED,
+    CLIENT_WARN, /* log text */
+    CLIENT_NOTE, /* log text, which is of less interest */
 };
 
 struct client_effect {
     enum client_effect_kind kind;
     enum client_ask what; /* SEND: and these */
     uint64_t seq;         /* NEXT; ANSWER: the number of the question */
-    int from;             /* NEXT: group rank of the page of addresses; 0: the first */
+    int from;             /* NEXT: the page of addresses that begins with this group rank; 0: the first */
     bool together;        /* it leaves with the next one */
-    uint64_t got;         /* JOIN, NEXT: answers to them that have come on this connection */
+    uint64_t got;         /* JOIN, NEXT: number of answers to them that arrived on this connection */
     int64_t ms;
     int code;
     struct rdzv_news news;
@@ -151,21 +155,22 @@ struct client_effect {
 /* --- events */
 
 enum client_event_kind {
-    CLIENT_JOIN,         /* ready for the next round: none of our workers is left */
-    CLIENT_FAIL,         /* cause */
-    CLIENT_FINISH,       /* all workers exited 0 */
-    CLIENT_LEAVE,        /* cause, NULL: in good order */
-    CLIENT_REPORT,       /* text: for status pages */
-    CLIENT_PUBLISH,      /* text: the failure report of the job that is over */
-    CLIENT_ANSWER,       /* text, to question id */
-    CLIENT_ADDRESS,      /* text: where the leader of `epoch` listens, for people; seen */
-    CLIENT_TROUBLE,      /* text: why there can be no leader now; "": nothing. error: exit code, if there never will */
+    CLIENT_JOIN,    /* this node is ready for the next round: none of its workers is left */
+    CLIENT_FAIL,    /* cause */
+    CLIENT_FINISH,  /* all workers exited 0 */
+    CLIENT_LEAVE,   /* cause, NULL: in good order */
+    CLIENT_REPORT,  /* text: for status pages */
+    CLIENT_PUBLISH, /* text: the failure report of the job that has ended */
+    CLIENT_ANSWER,  /* text, to question id */
+    CLIENT_ADDRESS, /* text: address of the leader of `epoch`, for people; seen */
+    /* text: why no leader can be found now; "": nothing is wrong. error: exit code, if none will ever be found */
+    CLIENT_TROUBLE,
     CLIENT_DIALLED,      /* error: 0, or -errno with text */
     CLIENT_READY,        /* the connection is proved */
     CLIENT_LOST,         /* how, text */
     CLIENT_REPLY,        /* reply */
-    CLIENT_MAJORITY,     /* `at`: the round goes on without its daemon, as was asked then */
-    CLIENT_STORE_FAILED, /* error, for the JOIN that was to be sent */
+    CLIENT_MAJORITY,     /* at `at`, the bootstrap store said that the round goes on without its daemon */
+    CLIENT_STORE_FAILED, /* the bootstrap store could not be opened: error; the JOIN is not sent */
     CLIENT_TICK,
 };
 
@@ -180,7 +185,7 @@ struct client_reply {
 /* Why a connection is of no use. */
 enum rdzv_lost {
     RDZV_LOST,     /* closed, reset, malformed: try again */
-    RDZV_STRANGER, /* it speaks something else: whom we look for may come later */
+    RDZV_STRANGER, /* the peer speaks another protocol: the rendezvous may come up there later */
     RDZV_DENIED,   /* one of us does not accept the other's proof, or its certificate: trying again will not help */
 };
 
@@ -193,7 +198,7 @@ struct client_event {
     enum rdzv_lost how;
     struct client_reply reply;
     int64_t at;
-    int64_t still_ms; /* of the lease this process stood still: all events may bring it, for people */
+    int64_t still_ms; /* ms of the lease during which this process was stopped; any event may carry it, for messages */
 };
 
 struct client {
@@ -210,26 +215,27 @@ struct client {
     bool up; /* proved; requests may be sent */
     int64_t dial_begun;
     int64_t greet_due; /* when it must be up */
-    int64_t away;      /* since when the rendezvous is out of reach, 0: it is not */
+    int64_t away;      /* since when the rendezvous cannot be reached; 0: it can */
     int64_t pause_ms;  /* before the next dial */
     int64_t retry_at;  /* INT64_MAX: no retry is due */
     unsigned rng;
     char why[512];       /* it is out of reach */
     int error;           /* of the newest dial, -errno */
     bool stranger;       /* somebody else is there */
-    bool homeless;       /* elected: `why` is what is wrong with the home, whatever else is out of reach for it */
+    bool homeless;       /* elected: `why` tells what is wrong with the home; that explains all other failures */
     int64_t progress_at; /* of the last one */
     struct client_asked asked[CLIENT_ASKED_MAX];
     unsigned asked_first, asked_last;
     bool next_open;                      /* a NEXT has no answer yet */
-    uint64_t got;                        /* answers to JOIN and NEXT on this connection */
-    struct buf report;                   /* goes with the next NEXT; empty: none waits */
-    struct buf sent, postmortem, answer; /* what the REPORT, the POSTMORTEM, the ANSWER under way says */
+    uint64_t got;                        /* number of answers to JOIN and NEXT on this connection */
+    struct buf report;                   /* sent together with the next NEXT; empty: no report waits */
+    struct buf sent, postmortem, answer; /* text of the REPORT, the POSTMORTEM and the ANSWER that are under way */
     uint64_t answered;                   /* the question of that answer */
     char epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1]; /* elected: dialled, "": none; highest seen */
-    char denied[RDZV_EPOCH_MAX + 1]; /* elected: the epoch under which our proof was not accepted, or theirs */
+    char denied[RDZV_EPOCH_MAX + 1]; /* elected: the epoch whose leader refused our proof, or gave a wrong one */
     int64_t denied_since;
-    bool named, acked; /* on this connection: the epoch was named; it was acknowledged, and said so */
+    /* on this connection: the epoch was sent; the leader acknowledged us, and CLIENT_ACKED was reported */
+    bool named, acked;
 
     /* what was announced and claimed */
     enum client_mode mode;
@@ -238,11 +244,11 @@ struct client {
     uint64_t joined_round; /* that it named */
     bool failing;          /* FAIL is to be sent again on a new connection */
     struct rdzv_cause cause, why_leaving;
-    bool leaving, parting; /* LEAVE is sent; while workers ran, so that JOIN must follow */
+    bool leaving, parting; /* LEAVE was sent; it was sent while workers ran, so JOIN must follow */
     uint64_t seq, round;
-    struct buf members;   /* addresses of members, as far as their pages have come */
+    struct buf members;   /* addresses of the members: the pages that have arrived so far */
     uint64_t members_seq; /* of the news that they come with */
-    int members_from;     /* the group rank that the next page begins with; 0: none is awaited */
+    int members_from;     /* group rank at which the next page begins; 0: no page is awaited */
     struct lease lease;
     bool alive_on;
 };
@@ -260,9 +266,10 @@ void client_done(struct client *c);
 /* When the next CLIENT_TICK is due; INT64_MAX: never. */
 int64_t client_deadline(const struct client *c);
 
-/* How long a NEXT that is sent now may be held by the other side. */
+/* How long the other side may hold back the answer to a NEXT that is sent now. */
 int64_t client_hold_ms(const struct client *c);
-/* JOIN, FAIL, DONE or LEAVE as it is to be sent, without what the shell knows of this node. */
+/* Fill in JOIN, FAIL, DONE or LEAVE as they must be sent now; the shell adds the facts of this node (addresses,
+ * slots). */
 void client_claim(const struct client *c, enum client_ask what, struct rdzv_event *ret);
 bool client_is_answered(const struct client *c); /* every request was, or never will be */
 

@@ -13,15 +13,16 @@ void client_fence_(struct client *c, const char *why, int64_t now);
 void client_fail_(struct client *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void client_lease_moved_(struct client *c);
 void client_alive_(struct client *c, bool on);
-bool client_is_denied_(struct client *c, int64_t now); /* for good: the other side lives, and trusts us not, or we it */
+/* the refusal is final: the peer is alive, and one side does not trust the other */
+bool client_is_denied_(struct client *c, int64_t now);
 void client_give_up_(struct client *c, const char *why, int64_t now);   /* the connection; dials again */
 void client_turn_away_(struct client *c, const char *why, int64_t now); /* likewise: who is there does not lead */
-void client_again_(struct client *c, int64_t now);            /* dial, or say what must be said, after a pause */
+void client_again_(struct client *c, int64_t now);            /* after a pause, dial again or repeat the last claim */
 int64_t client_left_ms_(const struct client *c, int64_t now); /* until it is given up; 0: not known */
 void client_progress_(struct client *c, const struct rdzv_progress *p, int64_t now); /* at most once a second */
 
 /* client_talk.c */
-void client_greet_(struct client *c, int64_t now); /* the first words on a new connection, or of a new joining */
+void client_greet_(struct client *c, int64_t now); /* send the greeting of a new connection, or of a new join */
 void client_say_(struct client *c, enum client_ask what, int64_t now);
 void client_end_(struct client *c, const struct rdzv_news *news, const char *members, int64_t now);
 void client_hear_(struct client *c, const struct client_reply *r, int64_t now);

@@ -13,15 +13,15 @@
 
 /* --- asking */
 
-/* How long an answer may take beyond the time it may be held: a lost path is to be dialled again while the lease still
- * runs. */
+/* How long an answer may take beyond the time that the server may hold it. Short enough to dial a lost path again
+ * while the lease still runs. */
 static int64_t patience_ms(const struct client *c)
 {
     return c->mode == CLIENT_RUNNING ? c->o.heartbeat_ms : c->o.job.silence_ms + c->o.heartbeat_ms;
 }
 
-/* The answer to a request says when we were heard last: at its beginning. So requests follow each other faster than one
- * per heartbeat, but not so fast that an idle agent wakes twice. */
+/* How long the server may hold a NEXT. Its answer proves when the rendezvous heard us: when the request was sent. So
+ * requests are a little more frequent than one per heartbeat, but not so much that an idle agent wakes up twice. */
 int64_t client_hold_ms(const struct client *c)
 {
     const int64_t hold = c->o.heartbeat_ms * 31 / 32;
@@ -68,7 +68,7 @@ static bool send_request(struct client *c, enum client_ask what, bool together, 
     return true;
 }
 
-/* Together with what follows: the host wakes up for that one anyway. */
+/* Send the report together with the next request: the host wakes up for that one anyway. */
 static void send_report(struct client *c, int64_t now)
 {
     const struct buf before = c->sent;
@@ -95,7 +95,8 @@ void client_say_(struct client *c, enum client_ask what, int64_t now)
     send_request(c, what, false, now);
 }
 
-/* One that leaves first hears whether it is let go: JOIN of a node that is forgotten would make it a new one. */
+/* Say the first words on a new connection. A node that was leaving asks with NEXT first whether it may go: if the
+ * leader has forgotten it, a JOIN would make it a new node. */
 void client_greet_(struct client *c, int64_t now)
 {
     if (c->mode == CLIENT_FENCED || c->mode == CLIENT_OVER)
@@ -129,7 +130,7 @@ void client_end_(struct client *c, const struct rdzv_news *news, const char *mem
     client_alive_(c, false);
     c->retry_at = INT64_MAX;
     client_lease_moved_(c);
-    client_say_(c, ASK_NEXT, now); /* so that the host knows that we know */
+    client_say_(c, ASK_NEXT, now); /* tells the host that this node has the news */
     tell(c, news, members);
 }
 
@@ -153,7 +154,7 @@ static void on_round(struct client *c, const struct client_asked *a, const struc
     tell(c, news, members);
 }
 
-/* A round that we never heard of is stopped: our JOIN must name it. */
+/* The round was stopped before this node heard of its start: our JOIN must name that round. */
 static void on_stop(struct client *c, const struct rdzv_news *news, int64_t now)
 {
     c->failing = false;
@@ -164,8 +165,8 @@ static void on_stop(struct client *c, const struct rdzv_news *news, int64_t now)
         tell(c, news, "");
 }
 
-/* The members' addresses that come with these news, page by page: each is asked for by a NEXT that acknowledges nothing
- * yet. 1: c->members has them all, or there are none; 0: not yet; -ENOMEM, -EINVAL. */
+/* The members' addresses that come with these news, page by page: each is asked for by a NEXT that acknowledges
+ * nothing yet. Returns 1: c->members has them all, or there are none; 0: not yet; -ENOMEM, -EINVAL. */
 static int take_members(struct client *c, const struct rdzv_news *news, const struct client_reply *r)
 {
     const bool other = c->members_seq != news->seq;
@@ -184,7 +185,7 @@ static int take_members(struct client *c, const struct rdzv_news *news, const st
     return rc < 0 ? rc : c->members_from == 0;
 }
 
-/* In the place of nil, a question to this node. */
+/* Is this answer a question to this node, instead of nil? */
 static bool is_question(struct client *c, const struct client_reply *r)
 {
     char what[16];
@@ -231,7 +232,8 @@ static void on_news(struct client *c, const struct client_asked *a, const struct
 
 /* --- answers */
 
-/* It was restarted and kept nothing, or another one is there. The JOIN that follows says what it has lost. */
+/* The rendezvous was restarted without its state, or another one listens there. The JOIN that follows carries what
+ * it lost. */
 static void lost_memory(struct client *c, int64_t now)
 {
     char why[CLIENT_TEXT_MAX + 1];
@@ -244,7 +246,7 @@ static void lost_memory(struct client *c, int64_t now)
     client_fence_(c, why, now);
 }
 
-/* The job has another name from now on. */
+/* Adopt the instance that the rendezvous names: the job's id from now on. */
 static void take_instance(struct client *c, const char *instance)
 {
     struct rdzv_past *past = &c->past;
@@ -255,7 +257,7 @@ static void take_instance(struct client *c, const char *instance)
     snprintf(past->instance, sizeof past->instance, "%s", instance);
 }
 
-/* A hosting crun that another job has begun to use: a slip of --rdzv-id would look like waiting for nodes. */
+/* The hosting crun serves another job already. Warn: a typing error in --rdzv-id would look like waiting for nodes. */
 static void warn_of_other_job(struct client *c, const struct client_reply *r)
 {
     char run[256];
@@ -289,7 +291,7 @@ static bool join_is_open(const struct client *c)
     return false;
 }
 
-/* NEXT has ended with nothing, or its news is handled. */
+/* A NEXT ended with nil, or its news has been handled: ask the next one. */
 static void go_on(struct client *c, int64_t now)
 {
     if (c->mode == CLIENT_FENCED || c->mode == CLIENT_OVER)
@@ -336,9 +338,9 @@ static enum verdict verdict_of(const struct client_reply *r)
     return NONSENSE;
 }
 
-/* It cannot say yet whether this node begins a job or takes part in one: ask again on the same connection. What an
- * elected leader waits for comes by itself, and is not counted: whoever leads would end itself, and the next one would
- * begin that wait anew. */
+/* The rendezvous cannot say yet whether this node begins a job or takes part in one: ask again on the same
+ * connection. Under an elected leader this time does not count as being out of reach: the wait ends by itself, and a
+ * leader that gave up would only make its successor wait from the start. */
 static void wait_for_verdict(struct client *c, const char *why, int64_t now)
 {
     const bool counts = !c->o.elected || c->o.listed;
@@ -356,7 +358,8 @@ static void wait_for_verdict(struct client *c, const char *why, int64_t now)
     client_again_(c, now);
 }
 
-/* "none" is the name of a job without one, also where it was typed: to torchrun the two are the same. */
+/* A JOIN was refused for good. "none" is the id of a job without a run id, also if the user typed it: torchrun does
+ * not distinguish the two. */
 static void on_join_refused_for_good(struct client *c, const char *answer)
 {
     static const char word[] = "REFUSED ", of_the_id[] = "run id '";
@@ -380,8 +383,8 @@ static void on_join_refused_for_good(struct client *c, const char *answer)
 static void on_join_refused(struct client *c, const struct client_reply *r, int64_t now)
 {
     switch (verdict_of(r)) {
-    case FENCED:    /* of a round that we have not heard of, or on a connection that counts no more: NEXT will say */
-        c->seq = 0; /* a leader that has lost decisions may give those news a number that we have seen */
+    case FENCED: /* the round is one that this node has not heard of, or this connection is obsolete: NEXT will tell */
+        c->seq = 0; /* a leader that lost decisions may reuse a number that this node has seen */
         client_say_(c, ASK_NEXT, now);
         break;
     case AGAIN:
@@ -418,7 +421,8 @@ static void on_join_refused(struct client *c, const struct client_reply *r, int6
     }
 }
 
-/* The host acknowledges nobody: too few seats are there. Others may come to it, or this node finds another one. */
+/* The host acknowledges nobody, because it hears too few seats. Wait: others may join it, or this node finds a
+ * better host. */
 static void on_few(struct client *c, int64_t now)
 {
     c->away = c->away ? c->away : now;
@@ -441,7 +445,7 @@ static void on_refused(struct client *c, const struct client_asked *a, const str
         c->joined = false;
         client_again_(c, now);
     } else if (v == NOT_YET) {
-        client_again_(c, now); /* nothing is decided for a while: it is said again then */
+        client_again_(c, now); /* the leader decides nothing for a while: repeat the claim after that */
     } else if (v == NO_TERM) {
         client_turn_away_(c, r->text, now);
     } else if (c->mode == CLIENT_JOINING) {
@@ -455,7 +459,7 @@ static void on_refused(struct client *c, const struct client_asked *a, const str
     }
 }
 
-/* Whoever listens there is not the leader that this node dials, or our workers' round is none of its job's. */
+/* The listener is not the leader that this node dials, or its job does not know our workers' round. */
 static void on_term_refused(struct client *c, const struct client_reply *r, int64_t now)
 {
     if (verdict_of(r) == FENCED && (c->mode == CLIENT_RUNNING || c->mode == CLIENT_DONE))
@@ -480,7 +484,8 @@ static void on_error(struct client *c, const struct client_asked *a, const struc
         on_refused(c, a, r, now);
 }
 
-/* "OK", or "OK INSTANCE": that of the job there, which may be an older one if the home has lost ours. */
+/* Answer to TERM: "OK", or "OK INSTANCE" with the instance of the job there. That may be an older job if the home
+ * lost ours. */
 static void on_term(struct client *c, const struct client_reply *r, int64_t now)
 {
     const char *instance = r->kind == REPLY_STATUS && strncmp(r->text, "OK ", 3) == 0 ? r->text + 3 : "";
@@ -488,7 +493,8 @@ static void on_term(struct client *c, const struct client_reply *r, int64_t now)
         lost_memory(c, now);
 }
 
-/* Questions and reports show that somebody is there, no more: they extend no lease. */
+/* Does the answer to this request extend the lease? Answers to questions and reports do not: they only show that a
+ * server is there. */
 static bool acknowledges(enum client_ask what)
 {
     return what == ASK_JOIN || what == ASK_NEXT || what == ASK_FAIL || what == ASK_DONE || what == ASK_LEAVE;

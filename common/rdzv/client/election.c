@@ -1,4 +1,4 @@
-/* Who leads: when a node looks, claims, renews and lets go. See election.h. */
+/* When a node looks at the claim, claims the lead, renews its claim and releases it. See election.h. */
 #include "common/rdzv/client/election.h"
 
 #include <assert.h>
@@ -11,14 +11,14 @@
 #define NEVER INT64_MAX
 
 enum {
-    LOOK_MS = 25,   /* between two looks; more where there are more nodes */
+    LOOK_MS = 25,   /* ms between two looks at the claim; longer with more nodes */
     RENEWALS = 3,   /* in D */
-    AGAIN_MS = 100, /* before a renewal that failed is tried again */
+    AGAIN_MS = 100, /* ms until a failed renewal is tried again */
     TURN_MS = 40,   /* between two group ranks that claim */
-    TURNS = 8,      /* of their own; all others come after them */
+    TURNS = 8,      /* the first group ranks have a turn of their own to claim; all others share the next one */
     PAUSE_MS = 500, /* after a claim that failed */
-    LAST_MS = 2000, /* whoever has let go, or could not lead, waits for others */
-    FRESH_MS = 5,   /* what was seen before is looked at once more before it is replaced */
+    LAST_MS = 2000, /* ms that a node which released its claim, or could not lead, leaves to others */
+    FRESH_MS = 5,   /* an older look than this is repeated before the claim is replaced */
     JITTER_MS = 20,
 };
 
@@ -104,7 +104,7 @@ static bool may_claim(const struct election *x, int64_t now)
     return !x->view.epoch[0] || x->view.released || is_own(x) || stood_still(x, now) || x->refused;
 }
 
-/* Group ranks in turn, then all others; before the first round there are none. */
+/* When this node may claim: group ranks in turn, then all other nodes. Before the first round no node has a rank. */
 static int64_t turn(struct election *x)
 {
     const int64_t late = x->last ? LAST_MS : 0;
@@ -115,8 +115,8 @@ static int64_t turn(struct election *x)
 
 /* --- claiming */
 
-/* What is owed to those whom the leader before has acknowledged. A claim of ours whose answer was lost still owes what
- * it replaced. */
+/* Compute the grace that we owe to nodes that the previous leader acknowledged. If our own claim succeeded but its
+ * answer was lost, we still owe what the claim before it owed. */
 static void take_debt(struct election *x, int64_t now)
 {
     const bool again = is_own(x) && !x->view.released;
@@ -145,8 +145,8 @@ static void claim(struct election *x, int64_t now)
     add(x, ELECTION_CLAIM);
 }
 
-/* A look begins whenever it is due; a claim that is allowed is made when its turn comes. A look that fails changes no
- * turn: a claim that may be replaced without waiting, such as a released one, stays so. */
+/* Go on looking: start each look when it is due, and claim when it is allowed and our turn has come. A failed look
+ * changes no turn: a claim that may be replaced at once, such as a released one, stays so. */
 static void go_on_looking(struct election *x, int64_t now)
 {
     if (x->o.never || (x->has_view && !may_claim(x, now)))
@@ -159,7 +159,7 @@ static void go_on_looking(struct election *x, int64_t now)
     if (due && now - x->seen_at <= FRESH_MS)
         claim(x, now);
     else if (due || now >= x->next_look)
-        look(x); /* of a thousand that begin at once one claims */
+        look(x); /* look before claiming: of a thousand nodes that begin at once only one claims */
 }
 
 static void dial(struct election *x)
@@ -189,7 +189,7 @@ static void on_seen(struct election *x, const struct election_event *ev, int64_t
     if (x->state != ELECTION_LOOKING)
         return;
     x->next_look = now + LOOK_MS + x->o.nodes / 20;
-    if (ev->rc < 0) { /* what stands still meanwhile may be for the same reason */
+    if (ev->rc < 0) { /* a failed look may have the same cause as an unchanged claim, so the wait starts anew */
         x->since = 0;
         x->has_view = false;
         return;
@@ -224,7 +224,7 @@ static void resign(struct election *x)
     add(x, ELECTION_RESIGN);
 }
 
-/* Nobody is acknowledged from now on, for good; what is left to wait for goes with the claim. */
+/* Stop leading: acknowledge nobody from now on. The release hands what is still owed to the next leader. */
 static void release(struct election *x, int64_t now)
 {
     resign(x);
@@ -242,7 +242,7 @@ static void on_claimed(struct election *x, const struct election_event *ev, int6
         return;
     }
     x->not_before = ev->rc < 0 ? now + PAUSE_MS : 0;
-    start_looking(x); /* one that is ours after all is seen */
+    start_looking(x); /* this look shows it if the claim succeeded after all */
 }
 
 static void on_loaded(struct election *x, const struct election_event *ev, int64_t now)
@@ -289,7 +289,8 @@ static void on_renewed(struct election *x, const struct election_event *ev, int6
     }
 }
 
-/* Whoever acknowledged that one may do so still: nobody is acknowledged here before we have claimed above it. */
+/* Another epoch above ours exists. Its leader may still acknowledge nodes, so acknowledge nobody here until we have
+ * claimed above it. */
 static void on_higher(struct election *x, const struct election_event *ev, int64_t now)
 {
     if (x->state != ELECTION_LEADING || !rdzv_epoch_is_foreign(ev->epoch, x->own.epoch))
@@ -297,7 +298,7 @@ static void on_higher(struct election *x, const struct election_event *ev, int64
     note_epoch(x, ev->epoch);
     resign(x);
     claim(x, now);
-    x->above = true; /* until we lead so, or another one acknowledges us: this claim may fail */
+    x->above = true; /* until our claim is above, or another leader acknowledges us: this claim may fail */
 }
 
 static void on_heard(struct election *x, const struct election_event *ev, int64_t now)

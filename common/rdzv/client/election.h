@@ -26,8 +26,8 @@
 #include "common/rdzv/homes/rdzv_claim.h"
 
 #define ELECTION_D_MS 1500 /* how long a claim is valid */
-/* A leader that hears fewer than MIN nodes for so long releases its claim. The time begins when the leader has given up
- * the nodes that it took over: released sooner, the claim would let the next leader wait for them anew. */
+/* A leader that hears fewer than MIN nodes for this long releases its claim. The time starts when it has given up
+ * the nodes it took over: if it released earlier, the next leader would wait for them from the start. */
 #define ELECTION_FEW_MS 10000
 #define ELECTION_EFFECTS_MAX 8
 
@@ -36,36 +36,37 @@
     X(ELECTION_LOOKING, "looking")     /* no leader answers */                                                         \
     X(ELECTION_FOLLOWING, "following") /* the leader has acknowledged this node */                                     \
     X(ELECTION_CLAIMING, "claiming")   /* the claim is under way */                                                    \
-    X(ELECTION_LOADING, "loading")     /* it is ours; the decisions so far are being read */                           \
+    X(ELECTION_LOADING, "loading")     /* we have the claim; reading the decisions so far */                           \
     X(ELECTION_LEADING, "leading")                                                                                     \
-    X(ELECTION_RELEASING, "releasing") /* nobody is acknowledged any more; the release is under way */
+    X(ELECTION_RELEASING, "releasing") /* acknowledging nobody; the release is under way */
 
 enum election_state { ELECTION_STATES(CHOICE_ID) };
 const char *election_state_name(enum election_state s);
 
 struct election_options {
     int64_t silence_ms, kill_ms;
-    int nodes;                    /* of the job, about: more of them look less often */
+    int nodes;                    /* number of nodes of the job, roughly: with more nodes each looks less often */
     bool never;                   /* this node does not lead */
     uint64_t seed;                /* of its epochs, and of chance */
     const struct rdzv_claim *own; /* address, port and node of our claims; copied */
 };
 
 enum election_event_kind {
-    ELECTION_BEGIN,    /* this node wants a leader */
-    ELECTION_SEEN,     /* what a LOOK found: rc 1: claim; 0: nobody ever claimed; < 0: the home does not answer */
-    ELECTION_CLAIMED,  /* rc 1, 0: somebody was faster, < 0: not known */
-    ELECTION_LOADED,   /* rc 1; 0: there are none; < 0: they cannot be read. hold: some may be lost; hold_ms: another
+    ELECTION_BEGIN,   /* this node wants a leader */
+    ELECTION_SEEN,    /* result of LOOK. rc 1: claim; 0: nobody ever claimed; < 0: the home does not answer */
+    ELECTION_CLAIMED, /* rc 1, 0: somebody was faster, < 0: not known */
+    ELECTION_LOADED,  /* rc 1; 0: there are none; < 0: they cannot be read. hold: some may be lost; hold_ms: another
                           server may have acknowledged for so long what this one does not know */
-    ELECTION_RENEWED,  /* rc 1: claim is how it stands; 0: somebody else has claimed, < 0: not known */
+    /* result of the renewal. rc 1: claim is what the home has now; 0: another node claimed; < 0: not known */
+    ELECTION_RENEWED,
     ELECTION_UNABLE,   /* the home takes no decision of ours */
     ELECTION_RELEASED, /* tried */
     ELECTION_ACKED,    /* the leader dialled has acknowledged this node */
-    ELECTION_AWAY,     /* the leader dialled cannot be had; refused: by its address */
+    ELECTION_AWAY,     /* the leader dialled does not answer; refused: its address refused the connection */
     ELECTION_HIGHER,   /* a request named `epoch`, above ours */
     ELECTION_HEARD,    /* enough: MIN nodes are heard here */
     ELECTION_RANK,     /* rank of this node in the newest round */
-    ELECTION_LEAVE,    /* let go what we lead, and take no part any more */
+    ELECTION_LEAVE,    /* release our claim, and take no part any more */
     ELECTION_TICK,
 };
 
@@ -86,7 +87,7 @@ enum election_effect_kind {
     ELECTION_LOAD,    /* read the decisions; then lead, with x->grace_ms and x->hold_until */
     ELECTION_RENEW,   /* x->own */
     ELECTION_RELEASE, /* x->own, which says so */
-    ELECTION_DIAL,    /* x->view, whose epoch is the one to name, with x->highest */
+    ELECTION_DIAL,    /* dial the leader in x->view; greet with its epoch, and with x->highest */
     ELECTION_UNTIL,   /* lead no later than x->until */
     ELECTION_RESIGN,  /* serve nobody any more */
 };
@@ -98,18 +99,18 @@ struct election {
     int fx_count;
     uint64_t rng;
 
-    struct rdzv_claim own;            /* ours, of the newest time that we claimed; epoch "": never */
-    struct rdzv_claim view;           /* as last seen, or replaced by us; epoch "": none is there */
-    bool has_view;                    /* the home has answered since this node looks */
-    char highest[RDZV_EPOCH_MAX + 1]; /* epoch seen, by anybody who told us; "": none */
+    struct rdzv_claim own;            /* our newest claim; epoch "": we never claimed */
+    struct rdzv_claim view;           /* the claim as last seen, or as we replaced it; epoch "": there is none */
+    bool has_view;                    /* the home has answered since this node began to look */
+    char highest[RDZV_EPOCH_MAX + 1]; /* highest epoch that this node has seen or been told of; "": none */
     char dialled[RDZV_EPOCH_MAX + 1]; /* "": none */
-    char acked[RDZV_EPOCH_MAX + 1];   /* the newest whose leader has acknowledged this node */
-    bool was_member;                  /* an epoch was seen before the claim at hand */
-    bool above;                       /* ours must go above an epoch that others may still acknowledge */
+    char acked[RDZV_EPOCH_MAX + 1];   /* newest epoch whose leader has acknowledged this node */
+    bool was_member;                  /* this node had seen an epoch before the present claim */
+    bool above;                       /* our claim must be above an epoch whose leader may still acknowledge nodes */
     int64_t full_ms;                  /* D, silence and kill */
-    bool refused;                     /* the leader dialled, which had acknowledged us, refuses */
+    bool refused;                     /* the leader that we dial had acknowledged us, and refuses us now */
     bool asking;                      /* a LOOK is under way */
-    bool last;                        /* we have released the claim that is there */
+    bool last;                        /* the claim in the home is one that we released */
     int rank;                         /* -1: not known */
     int64_t since;                    /* view stands still since then; 0: not known */
     int64_t seen_at;                  /* when view was */
@@ -118,19 +119,20 @@ struct election {
     int64_t next_look, next_renewal;
     int64_t until;                /* we may acknowledge; 0: we do not lead */
     int64_t grace_ms, hold_until; /* hold_until: nothing is decided before; 0: no hold */
-    int64_t handed_ms;            /* of hold_until: what the release owed that our claim replaces */
-    int64_t owed_until;           /* what a release hands on: nobody is given up before */
-    int64_t few_from;             /* nobody is missed before: those of the log are heard by then, or given up */
-    int64_t few_since;            /* 0: MIN nodes are heard */
+    int64_t handed_ms;            /* part of hold_until that we took over from the release that our claim replaced */
+    int64_t owed_until;           /* until then nobody may be given up; a release hands this on */
+    /* until then too few nodes are no reason to release: those of the log have been heard by then, or given up */
+    int64_t few_from;
+    int64_t few_since; /* 0: MIN nodes are heard */
 };
 
 void election_init(struct election *x, const struct election_options *o);
 
-/* Apply one; then x->fx holds what follows from it, in order. */
+/* Apply one event. Afterwards x->fx holds the effects, in order. */
 void election_step(struct election *x, const struct election_event *ev, int64_t now);
 int64_t election_deadline(const struct election *x); /* of the next ELECTION_TICK; INT64_MAX: never */
 
-/* Silence and kill, D before them, and one hundredth more for clocks. */
+/* silence_ms + kill_ms, plus before_ms ahead of them, plus one hundredth for clocks that differ. */
 int64_t election_fence_ms(const struct election_options *o, int64_t before_ms);
 
 #endif

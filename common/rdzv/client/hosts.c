@@ -50,7 +50,8 @@ static bool acknowledges(const struct hosts *h, int host)
     return h->seen[host].seats + 1 >= h->o.min;
 }
 
-/* Whoever goes to a host that does not know its round loses its workers: not while the old host may come back. */
+/* May a node go to this host? If the host does not know the node's round, its workers are lost: so not while the old
+ * host may come back. */
 static bool may_dial(const struct hosts *h, int host, bool working)
 {
     const bool left = h->refused || (h->host >= 0 && h->seen[h->host].answer == HOSTS_REFUSED);
@@ -58,7 +59,7 @@ static bool may_dial(const struct hosts *h, int host, bool working)
            (!working || host == h->host || h->host < 0 || left || acknowledges(h, host));
 }
 
-/* Is a better than b? One that is avoided loses ties. */
+/* Is host a better than host b? A host that is avoided loses ties. */
 static bool is_better(const struct hosts *h, int a, int b, int64_t now)
 {
     const bool acks_a = acknowledges(h, a), acks_b = acknowledges(h, b);
@@ -68,7 +69,7 @@ static bool is_better(const struct hosts *h, int a, int b, int64_t now)
         return acks_a;
     if (seats_a != seats_b)
         return seats_a > seats_b;
-    return h->seen[a].round > h->seen[b].round; /* else the one that comes first in the list, which is b */
+    return h->seen[a].round > h->seen[b].round; /* equal: the host earlier in the list wins, which is b */
 }
 
 static int best(const struct hosts *h, bool working, int64_t now)
@@ -82,8 +83,8 @@ static int best(const struct hosts *h, bool working, int64_t now)
 
 /* --- at a host */
 
-/* Until h->leave_at. Nodes that began together may have met at several hosts, each of which hears too few: whoever has
- * no workers, and is not acknowledged, looks for a better one meanwhile. */
+/* Stay at this host until h->leave_at. Nodes that began together may have met at different hosts, each of which
+ * hears too few: a node without workers that is not acknowledged looks for a better host meanwhile. */
 static void stay(struct hosts *h, bool working, int64_t now)
 {
     const int64_t look_ms = HOSTS_LOOK_MS + HOSTS_LOOK_SEAT_MS * h->o.min;
@@ -100,7 +101,7 @@ static void give_time(struct hosts *h, int64_t now)
     h->leave_at = now + h->o.silence_ms + chance(h, 2 * h->o.silence_ms);
 }
 
-/* Most hosts refuse our secret, and none takes it but our own, where nobody else is. */
+/* Do most hosts refuse our secret, while none accepts it but our own, where nobody else is? */
 static bool is_denied(const struct hosts *h)
 {
     int denied = 0;
@@ -169,7 +170,7 @@ static void on_answer(struct hosts *h, const struct hosts_event *ev, int64_t now
     h->seen[ev->host].answer = ev->answer;
     h->seen[ev->host].seats = ev->seats;
     h->seen[ev->host].round = ev->round;
-    /* One that ends because we deny it as well does not listen any more. */
+    /* h->denies: a host that ends because we deny it, too, does not listen any more, so its last answer stands. */
     h->denies[ev->host] = ev->answer == HOSTS_DENIED || (h->denies[ev->host] && ev->answer != HOSTS_HEARS);
     if (all_answered(h))
         choose(h, ev->working, now);

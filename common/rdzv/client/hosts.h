@@ -9,13 +9,13 @@
  * What goes wrong, and what is done:
  *   - the connection is lost: it asks anew. While its workers run it goes to another host only if the one that it was
  *     at refuses to be dialled, or the other one acknowledges its members already;
- *   - nodes that began together are at several hosts, which hear too few each: whoever has no workers, and is not
- *     acknowledged, asks anew every half a second or so, and goes where it is better;
- *   - the host acknowledges nothing for silence_ms, and by chance up to twice as long again: it asks anew, and the host
- *     that it is at loses ties for twice silence_ms. The connection stays until another host is better;
+ *   - nodes that began together are at several hosts, and each host hears too few: a node that has no workers and is
+ *     not acknowledged asks anew about every half a second, and goes to a better host;
+ *   - the host acknowledges nothing for silence_ms, plus a random time of up to twice that: the node asks anew. For
+ *     twice silence_ms the present host loses ties. The connection stays until another host is better;
  *   - no host answers: it asks again and again;
  *   - more than half of the list refuses this node's secret, no other host takes it, nobody has come to its own, and
- *     none has ever acknowledged it: it ends. Fewer would be few enough for one stranger to end the others. */
+ *     none has ever acknowledged it: it ends. With a lower bound one stranger could end the other nodes. */
 #ifndef CRUN_COMMON_RDZV_HOSTS_H
 #define CRUN_COMMON_RDZV_HOSTS_H
 
@@ -26,12 +26,12 @@
 
 #define HOSTS_MAX 16
 #define HOSTS_ASK_MS 200   /* answers that come later are too late */
-#define HOSTS_AGAIN_MS 300 /* between two times that no host can be dialled */
-/* A node without workers that its host does not acknowledge asks all hosts anew after HOSTS_LOOK_MS, and
- * HOSTS_LOOK_SEAT_MS more for each node of MIN, up to twice as long by chance. */
+#define HOSTS_AGAIN_MS 300 /* ms until all hosts are asked again after none could be dialled */
+/* A node without workers that its host does not acknowledge asks all hosts anew after HOSTS_LOOK_MS + MIN ×
+ * HOSTS_LOOK_SEAT_MS, and a random part of that again. */
 #define HOSTS_LOOK_MS 250
 #define HOSTS_LOOK_SEAT_MS 4
-#define HOSTS_DENIALS 2 /* in a row, and this node gives up: one may be of a host that was just replaced */
+#define HOSTS_DENIALS 2 /* denials in a row after which a node gives up; one may be of a host just replaced */
 #define HOSTS_EFFECTS_MAX 4
 
 #define HOSTS_STATES(X)                                                                                                \
@@ -54,15 +54,15 @@ enum hosts_event_kind {
     HOSTS_BEGIN,  /* this node wants a host */
     HOSTS_ANSWER, /* to HOSTS_ASK, of `host` */
     HOSTS_ACKED,  /* the host has acknowledged a request */
-    HOSTS_AWAY,   /* the connection is lost, or could not be made; refused: by the host's address */
+    HOSTS_AWAY,   /* the connection is lost, or could not be made; refused: the host's address refused it */
     HOSTS_LEAVE,  /* take no part any more */
     HOSTS_TICK,
 };
 
 enum hosts_answer {
-    HOSTS_NONE,    /* it did not answer, or is of no use */
+    HOSTS_NONE,    /* no answer, or one that does not help */
     HOSTS_REFUSED, /* nobody listens there */
-    HOSTS_DENIED,  /* one of us does not accept the other's proof */
+    HOSTS_DENIED,  /* this node does not accept the host's proof, or the host not this node's */
     HOSTS_HEARS,   /* `seats`, `round` */
 };
 
@@ -80,7 +80,7 @@ struct hosts_event {
 enum hosts_effect_kind {
     HOSTS_ASK,  /* all hosts; earlier questions are void */
     HOSTS_DIAL, /* h->host */
-    HOSTS_DENY, /* this node can have no part: its secret is refused */
+    HOSTS_DENY, /* this node cannot take part: its secret is refused */
 };
 
 struct hosts {
@@ -89,14 +89,14 @@ struct hosts {
     enum hosts_effect_kind fx[HOSTS_EFFECTS_MAX];
     int fx_count;
     uint64_t rng;
-    int host;                   /* that this node is at, or was last; -1: none yet */
+    int host;                   /* the host that this node is at, or was at last; -1: none yet */
     bool connected;             /* to it, or trying */
-    bool refused;               /* it refuses to be dialled, since it was lost */
+    bool refused;               /* since the connection was lost, the host's address has refused to be dialled */
     bool acked;                 /* a host has acknowledged this node once */
-    bool heard;                 /* the host that this node is at has acknowledged it, not too long ago */
-    int denials;                /* questions in a row that only denials came to */
+    bool heard;                 /* the present host has acknowledged this node recently */
+    int denials;                /* rounds of questions in a row that only denials answered */
     int64_t due;                /* of the next HOSTS_TICK; INT64_MAX: none */
-    int64_t leave_at;           /* the host that this node is at loses ties from then on */
+    int64_t leave_at;           /* from then on the present host loses ties */
     int64_t avoided[HOSTS_MAX]; /* it loses ties until then */
     bool denies[HOSTS_MAX];     /* it denied us when it answered last */
     struct {
@@ -109,7 +109,7 @@ struct hosts {
 
 void hosts_init(struct hosts *h, const struct hosts_options *o);
 
-/* Apply one; then h->fx holds what follows from it, in order. */
+/* Apply one event. Afterwards h->fx holds the effects, in order. */
 void hosts_step(struct hosts *h, const struct hosts_event *ev, int64_t now);
 int64_t hosts_deadline(const struct hosts *h); /* of the next HOSTS_TICK; INT64_MAX: never */
 

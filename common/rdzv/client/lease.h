@@ -14,10 +14,11 @@
 
 struct lease {
     int64_t silence_ms, kill_ms, grace_ms;
-    int64_t acked;    /* newest acknowledged request, 0: none */
-    int64_t lost;     /* since when the daemon is away, 0: it is there */
-    int64_t refused;  /* newest dial that was refused or reset, 0: none, or a later one ended in another way */
-    int64_t majority; /* newest question to the bootstrap store that was answered so, 0: none */
+    int64_t acked;   /* newest acknowledged request, 0: none */
+    int64_t lost;    /* since when the daemon is out of reach; 0: it is not */
+    int64_t refused; /* time of the newest dial that was refused or reset; 0: none, or a later dial ended otherwise */
+    /* time of the newest question that the bootstrap store answered with "a majority is here"; 0: none */
+    int64_t majority;
 };
 
 void lease_acked(struct lease *l, int64_t asked);
@@ -31,8 +32,8 @@ int64_t lease_ms(int64_t silence_ms, int64_t kill_ms);
 /* The moment from which workers must not run. */
 int64_t lease_until(const struct lease *l);
 
-/* For people, who may want to know which side was silent. still_ms: of that time this process stood still; below
- * SILENCE_STILL_MS it is held for none. Returns out. */
+/* A phrase for messages, which says which side was silent. still_ms: the part of silent_ms during which this process
+ * was stopped; not mentioned below SILENCE_STILL_MS. Returns out. */
 #define SILENCE_STILL_MS 250
 #define SILENCE_TEXT_MAX 256
 char *silence_text(int64_t silent_ms, int64_t still_ms, char out[SILENCE_TEXT_MAX]);

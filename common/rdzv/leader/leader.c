@@ -51,7 +51,7 @@ bool leader_is_final_(const struct leader *l)
     return s == RDZV_SUCCEEDED || s == RDZV_FAILED || s == RDZV_DRAINED;
 }
 
-/* Whom does the machine know, whom has it forgotten? The event's node perhaps; others only when their time was over. */
+/* Update which nodes the machine has forgotten: perhaps the event's node; other nodes only if their time was over. */
 static void notice_forgotten(struct leader *l, const struct rdzv_event *ev, int64_t now)
 {
     struct leader_member *m = ev->node[0] ? leader_find(l, ev->node) : NULL;
@@ -102,7 +102,7 @@ void leader_elder_(struct leader *l, struct leader_member *m, bool is)
     m->elder = is;
 }
 
-/* Until when an elder's workers may live; those that have a connection say by its end that they are dead. */
+/* Until when an elder's workers may live. A connected elder proves by the end of its connection that they are dead. */
 static int64_t elder_fence(const struct leader *l, const struct leader_member *m, int64_t now)
 {
     int64_t bound = l->config.silence_ms + l->config.kill_ms;
@@ -166,7 +166,7 @@ static void fall_silent(struct leader *l, struct leader_member *m)
     step_node(l, RDZV_SILENT, m->node, heard);
 }
 
-/* Nobody needs it any more: not even for its news. */
+/* Drop a member that nobody needs any more, not even for its news. */
 static void drop_if_done(struct leader *l, struct leader_member *m)
 {
     if (!m->known && !m->elder && (m->told || !m->has_news))
@@ -183,7 +183,7 @@ static void take_gone(struct leader *l, struct leader_member *m, int64_t now)
     if (m->known && !l->over) {
         step_node(l, RDZV_GONE, m->node, now);
         if (m->has_news)
-            return; /* its END, which somebody may still ask for */
+            return; /* keeps its END, which the node may still ask for */
     }
     drop_if_done(l, m);
 }
@@ -235,7 +235,7 @@ static void take_tick(struct leader *l, int64_t now)
 {
     struct leader_member *m;
     bool held = now < l->hold_until;
-    l->changed |= l->held && !held; /* what follows is a decision: the next leader need not wait again */
+    l->changed |= l->held && !held; /* a decision, so that the next leader need not wait again */
     l->held = held;
     if (held || !l->machine)
         return;
@@ -254,8 +254,8 @@ void leader_awake(struct leader *l, int64_t now_ms)
     l->awake_ms = now_ms;
 }
 
-/* Whoever is not heard has a silence and a kill more: that one resumes only when something may be decided again, and
- * may be acknowledged until then. */
+/* Decide nothing until until_ms. Members that are not heard get silence_ms + kill_ms beyond that: they can resume
+ * only when decisions are allowed again, and may be acknowledged by another leader until then. */
 void leader_hold(struct leader *l, int64_t until_ms, int64_t now_ms)
 {
     struct rdzv_event ev = {.kind = RDZV_SILENT, .grace_ms = until_ms - now_ms};
@@ -276,7 +276,7 @@ int64_t leader_held_until(const struct leader *l)
     return l->hold_until;
 }
 
-/* Elders may hold it longer: that is looked at whenever it would begin. */
+/* Hold the first round. Elders may hold it longer: they are checked whenever the round would begin. */
 void leader_hold_first(struct leader *l, int64_t until_ms)
 {
     l->first_until = until_ms;

@@ -1,5 +1,5 @@
 /* The leader of one run id: the rendezvous machine (rdzv.h) and all that stands around it, whatever carries it. Pure:
- * no I/O, no clock, memory only for its members. whoever hosts a rendezvous drives it from connections
+ * no I/O, no clock, memory only for its members. The host of a rendezvous drives it from connections
  * (rendezvousd/jobs): rendezvousd, a crun that hosts, an agent that was elected; tests/sim drives it, too.
  *
  * The life of a run id:
@@ -10,32 +10,33 @@
  *   - the job is over when the machine is; its members still get their END for LEADER_LINGER_MS.
  * What goes wrong, and what is done:
  *   - a JOIN after the end, of a node that knows of it or has no part in it: a new instance. Nodes that may still have
- *     workers of the instance before are its elders: no round of the new one begins before each of them is gone, or
- *     has been silent for silence_ms + kill_ms;
- *   - a job that nobody is left of: the same, for a node that names no round of it. While its nodes are merely not
- *     heard of, that node is to ask again (-EAGAIN): they may be back, or all be dead in silence_ms + kill_ms. Restarts
+ *     workers of the instance before are its elders: no round of the new one begins before each of them is gone, or has
+ *     been silent for silence_ms + kill_ms;
+ *   - a JOIN to a job that has no node left, from a node that names no round of it: a new instance, too. If the job's
+ *     nodes are merely not heard, the JOIN gets -EAGAIN: in silence_ms + kill_ms they are back, or all dead. Restarts
  *     and rounds of an instance are never carried into the next;
- *   - who leads has changed (leader_restore()): every member has a full silence_ms + kill_ms from then on. One that
+ *   - another leader takes over (leader_restore()): every member has a full silence_ms + kill_ms from then on. One that
  *     waits for the first round counts for it only once it is heard: it may be dead already;
- *   - who led before has lost its memory, and nodes bring what they know with their JOIN (instance, round, restarts). A
- *     job that has had no round adopts it from the first of them: that instance counts as its own, rounds and restarts
- *     go on above, and the first round is held until workers of a round before are dead (rdzv.h). A job that has had
- *     one takes such a node as a new one, and the larger number of restarts stands. A node that brings more restarts
- *     than the budget has is refused: its job has failed;
- *   - a dead member is missed late: a JOIN that finds all places taken is to ask again (-EAGAIN) until each member was
- *     heard since. If the job succeeds before, it is turned away: all members lived. It begins no instance;
- *   - what was decided may be lost (leader_hold()): nothing is decided until all that it may concern is dead;
- *   - the machine forgets a node: its news are void, but an END.
+ *   - the leader before lost its memory, and the JOINs of nodes carry what they know (instance, round, restarts). A job
+ *     that has had no round adopts it from the first of them: that instance counts as its own, rounds and restarts go
+ *     on above, and the first round is held until workers of a round before are dead (rdzv.h). A job that has had one
+ *     takes such a node as a new one, and the larger number of restarts stands. A node that brings more restarts than
+ *     the budget has is refused: its job has failed;
+ *   - a member has died, but its silence is not over: a JOIN that finds all places taken gets -EAGAIN until each member
+ *     has been heard since. If the job succeeds before that, all members lived: the node is turned away, and begins no
+ *     instance;
+ *   - decisions may be lost (leader_hold()): nothing is decided until all workers that they may concern are dead;
+ *   - the machine forgets a node: its news become void, except an END.
  *
- * What must outlive the leader is its decisions: text that leader_decide() gives and leader_replay() takes. Nothing may
- * be announced before the decision behind it stands. The format, a line each, in this order:
+ * What must outlive the leader is its decisions: text that leader_decide() gives and leader_replay() takes. Nothing
+ * may be announced before the home has stored the decision behind it. The format, a line each, in this order:
  *   @job format=3 run= principal= instance= <settings>   a new instance, or all of it; what was before is void
  *   @age ms=                                             how old the job is
  *   machine/node/gone/restart ...                        rdzv_delta() or rdzv_snapshot()
  *   @news host_node= instance= <news>                    a member's news; void once it is in a line "gone"
  *   @elder host_node=                                    it may have workers of the instance before
  *   @restart at= round= code= rank= text=                for people
- * Durations, not times: no clock outlives a leader. Who was heard or has acknowledged is not among it. */
+ * Durations, not times: no clock outlives a leader. Who was heard, or has acknowledged, is not recorded. */
 #ifndef CRUN_COMMON_RDZV_LEADER_H
 #define CRUN_COMMON_RDZV_LEADER_H
 
@@ -57,12 +58,12 @@ struct leader;
 #define LEADER_NAME_MAX 1023 /* bytes of a run id, and of a principal */
 
 struct leader_options {
-    const char *run, *principal; /* copied; written into decisions, "" where the home is the run's own */
+    const char *run, *principal; /* copied; written into decisions; "": the home belongs to this run alone */
     uint64_t number_after;       /* the news of its instances are numbered above this */
-    /* Every step of the machine, refused ones with their code. NULL: nobody listens. */
+    /* Called for every step of the machine; for a refused one with its code. May be NULL. */
     void (*stepped)(void *arg, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before,
                     const struct rdzv_effects *fx, int rc);
-    /* Every change of the machine's state. NULL: nobody listens. */
+    /* Called for every change of the machine's state. May be NULL. */
     void (*traced)(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round);
     void *arg;
 };
@@ -79,31 +80,31 @@ enum leader_list {
     LEADER_LIST_NONE,   /* never silent: in this process */
     LEADER_LIST_HEARD,  /* silent at heard_ms + silence_ms */
     LEADER_LIST_SILENT, /* the machine waits for it */
-    LEADER_LIST_ENDED,  /* forgotten by the machine; kept until heard_ms + LEADER_LINGER_MS */
+    LEADER_LIST_ENDED,  /* the machine has forgotten the node; kept until heard_ms + LEADER_LINGER_MS */
     LEADER_LIST_COUNT,
 };
 
-/* A node as the leader knows it; to be read only, but what is the shell's. Valid until the next step. */
+/* A node as the leader knows it. Read only, except the fields marked as the shell's. Valid until the next step. */
 struct leader_member {
     char node[RDZV_ID_MAX + 1];
     char instance[LEADER_INSTANCE_LEN + 1]; /* of its news */
-    struct rdzv_news news;                  /* the newest, if has_news; its seq is the leader's */
+    struct rdzv_news news;                  /* the newest news, if has_news; the leader numbers it (seq) */
     bool has_news;
     bool told;           /* they were sent once (LEADER_TOLD) */
     bool known;          /* to the machine */
     bool connected;      /* heard since it was last lost or gone */
     bool gone;           /* proved, since it was last heard */
     bool elder;          /* may have workers of the instance before */
-    uint64_t seq;        /* the highest it was sent, or has seen of a predecessor */
-    uint64_t acked;      /* news up to this one are seen or void */
-    uint64_t joined_seq; /* news above this one came with or after its newest JOIN */
+    uint64_t seq;        /* number of the newest news that was sent to it, or that it got from a leader before us */
+    uint64_t acked;      /* number of the newest news that the member acknowledged, or that was withdrawn */
+    uint64_t joined_seq; /* news with a higher number came with its newest JOIN, or later */
     int64_t heard_ms;
     /* the shell's */
     uint64_t stamp;        /* of the decision behind its news */
     char *report;          /* the shell's; freed with the member */
-    uint64_t member_round; /* the newest that it was told of as a member */
-    int64_t confirmed_ms;  /* the newest answer that it has got for certain was sent then, or its JOIN came; 0: none */
-    int64_t refused_ms;    /* its JOIN found all places taken then; 0: it did not */
+    uint64_t member_round; /* the newest round that it was told it is a member of */
+    int64_t confirmed_ms;  /* when the newest answer that it certainly got was sent, or its JOIN came; 0: none */
+    int64_t refused_ms;    /* when its JOIN found all places taken; 0: that has not happened */
     bool fresh, unsaid;    /* in leader_next_fresh(); not in a decision yet */
     enum leader_list list;
     struct leader_member *prev, *next;               /* of list, longest unheard first */
@@ -123,7 +124,7 @@ enum leader_event_kind {
     LEADER_HEARD, /* a sign of life of a node */
     LEADER_SEEN,  /* it has seen news up to seq */
     LEADER_TOLD,  /* its newest news went out */
-    LEADER_GONE,  /* all its processes are dead, or it took its leave */
+    LEADER_GONE,  /* all its processes are dead, or it said goodbye */
     LEADER_LOST,  /* its connection is lost, nothing is proved */
     LEADER_DRAIN,
     LEADER_TICK, /* time has passed */
@@ -132,49 +133,50 @@ enum leader_event_kind {
 struct leader_event {
     enum leader_event_kind kind;
     const char *node;                   /* all but ASK, DRAIN, TICK */
-    const struct rdzv_event *ask;       /* ASK; DRAIN: with the cause that is handed on */
+    const struct rdzv_event *ask;       /* ASK; DRAIN: only the cause is used */
     const struct rdzv_config *settings; /* JOIN */
-    const char *instance;               /* JOIN: the job the node heard of last, as ask->instance; NULL: of none */
-    const char *reached;                /* JOIN: our address as this node, on another host, has it; NULL: not known */
-    uint64_t draw;                      /* JOIN: a random number, the name of an instance that begins */
-    bool here;                          /* HEARD, ASK: it is in this process and never silent */
-    uint64_t seq;                       /* SEEN */
+    const char *instance;               /* JOIN: the instance that the node heard of last; NULL: none */
+    const char *reached; /* JOIN: our address as this node, which is on another host, reached it; NULL: not known */
+    uint64_t draw;       /* JOIN: a random number, from which a new instance gets its name */
+    bool here;           /* HEARD, ASK: the node is in this process, and never silent */
+    uint64_t seq;        /* SEEN */
 };
 
-/* Apply one. Errors, of ASK alone: ERR_FENCED (older round), ERR_REFUSED (by the machine), ERR_MISMATCH (settings; both
- * are named), -EAGAIN (ask again: it is not decided yet), -ENOMEM; nothing has changed then. */
+/* Apply one event. Errors, of ASK alone; nothing has changed then: ERR_FENCED (older round), ERR_REFUSED (by the
+ * machine), ERR_MISMATCH (settings differ; the text names both), -EAGAIN (not decided yet: ask again), -ENOMEM. */
 int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms, struct err *e);
 
-/* May a JOIN begin an instance? Else it needs no draw. */
+/* May a JOIN begin an instance? If not, it needs no random draw. */
 bool leader_may_begin(const struct leader *l);
 
-/* Does this JOIN come from an instance that this job neither is nor goes on from? */
+/* Does this JOIN come from an instance that is neither this job's nor the one that this job goes on from? */
 bool leader_is_foreign(const struct leader *l, const struct leader_event *ev);
 
 /* When the next LEADER_TICK is due; INT64_MAX: never. */
 int64_t leader_deadline(const struct leader *l);
 
-/* We did not run ourselves until now: that is nobody's silence. */
+/* This process was stopped until now: no member is silent because of that. */
 void leader_awake(struct leader *l, int64_t now_ms);
 
-/* Nothing is asked or decided before: what is not known of may be at work. Later holds only add. */
+/* Refuse and decide nothing before until_ms: workers that this leader does not know of may run. A later call can
+ * only lengthen it. */
 void leader_hold(struct leader *l, int64_t until_ms, int64_t now_ms);
 int64_t leader_held_until(const struct leader *l); /* 0: never was */
-/* The first round of a job begins no earlier, from now on; later or earlier than was set before. INT64_MAX: none does.
- * Replaces the wait for the rounds that a JOIN names, where settings.hold_ms is set. */
+/* From now on the first round of a job begins no earlier than until_ms; replaces an earlier call. INT64_MAX: none
+ * begins. Replaces the wait for the rounds that a JOIN names, if settings.hold_ms is set. */
 void leader_hold_first(struct leader *l, int64_t until_ms);
 
-/* Members whose news are new, each once. NULL: no more. */
+/* The next member with news to send, each once. NULL: no more. */
 struct leader_member *leader_next_fresh(struct leader *l);
-/* The member `node`, made if need be. NULL: no memory. */
+/* Find the member `node`, or make it. NULL: no memory. */
 struct leader_member *leader_member_of(struct leader *l, const char *node);
-/* A JOIN of `node` found no place, and is asked again: if the job succeeds meanwhile that node is turned away.
- * NULL: no memory. */
+/* Remember that a JOIN of `node` found no place and will be repeated: if the job succeeds before that, the node is
+ * turned away. NULL: no memory. */
 struct leader_member *leader_put_off(struct leader *l, const char *node, int64_t now_ms);
-/* The JOIN of m was put off, and the job has succeeded: it came for that one, and must not begin the next. m NULL
- * allowed. */
+/* Was the JOIN of m put off until the job succeeded? Then the node wanted that job, and must not begin the next one.
+ * m may be NULL. */
 bool leader_came_in_vain(const struct leader *l, const struct leader_member *m);
-/* Its END again, or for the first time: it knows of the job that is over. round: of END where there is none. */
+/* Give a node the END of the job that is over, again or for the first time. round: used if there is no END yet. */
 void leader_remind_end(struct leader *l, struct leader_member *m, uint64_t round);
 
 /* --- what it is */
@@ -206,7 +208,7 @@ const char *leader_instance(const struct leader *l);             /* "": there is
 const struct leader_history *leader_history(const struct leader *l);
 bool leader_is_over(const struct leader *l);
 int64_t leader_over_since(const struct leader *l); /* 0: it is not */
-/* Nobody is left of a job that had no round yet, but for those that must still be notified. */
+/* The job had no round yet, and has no node but those that must still be told something. */
 bool leader_is_empty(const struct leader *l);
 /* Append every address of the round's members whose group ranks are from `from` to below `to`, comma separated.
  * -ENOMEM. */
@@ -215,23 +217,23 @@ bool leader_lists_address(const char *addrs, const char *addr); /* "a,b" has it;
 
 /* --- decisions */
 
-/* Is there anything to say since the last one? */
+/* Is there anything that no decision has recorded yet? */
 bool leader_undecided(const struct leader *l);
 bool leader_begins(const struct leader *l); /* the next one begins an instance */
-/* Append the decision: what has changed; all of it if `whole`, or if none was written yet. -ENOMEM, -E2BIG: *out may
- * hold a part. */
+/* Append the decision: what has changed, or everything if `whole` or if none was written yet. -ENOMEM, -E2BIG: *out
+ * may hold a part. */
 int leader_decide(struct leader *l, int64_t now_ms, bool whole, struct buf *out, struct err *e);
-/* The same whole text; says nothing of what is decided. */
+/* Append the same text as a whole decision, without counting it as decided. */
 int leader_text(struct leader *l, int64_t now_ms, struct buf *out, struct err *e);
 int leader_age_line(const struct leader *l, int64_t now_ms, struct buf *out);
-/* Take over decisions in the order they were written, on a leader fresh from leader_create(). Lines of a shell ("@reign
- * ...") are passed over. ERR_CORRUPT, -ENOMEM. */
+/* Take over decisions, in the order in which they were written, into a fresh leader. Lines of the shell ("@reign
+ * ...") are skipped. ERR_CORRUPT, -ENOMEM. */
 int leader_replay(struct leader *l, const char *text, size_t n, int64_t now_ms, struct err *e);
-/* After the last of them: from now on it is ours. Members that are not heard are given up grace_ms later than any
- * other: who led before may have acknowledged them until then. */
+/* Call after the last leader_replay(): this leader leads from now on. Members that are not heard are given up
+ * grace_ms later than usual, because the leader before may have acknowledged them until then. */
 int leader_restore(struct leader *l, int64_t now_ms, int64_t grace_ms, struct err *e);
 
-/* The names of the log. "": none was read. */
+/* Run id and principal that the log names. "": none was read. */
 const char *leader_run(const struct leader *l);
 const char *leader_principal(const struct leader *l);
 

@@ -1,4 +1,4 @@
-/* What nodes ask: a JOIN finds its instance, or begins one; FAIL, DONE and LEAVE are the machine's. */
+/* Requests of nodes. A JOIN finds its instance, or begins one; FAIL, DONE and LEAVE go to the machine. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static int mark_elder(void *arg, const struct rdzv_member *n)
     return 0;
 }
 
-/* Members keep their count of news: theirs of the new instance go on above it, also in the log. */
+/* A member's news numbers never go back: those of a new instance start above this one, also in the log. */
 static uint64_t highest_seq(const struct leader *l)
 {
     uint64_t seq = l->numbered;
@@ -30,7 +30,7 @@ static uint64_t highest_seq(const struct leader *l)
     return seq;
 }
 
-/* Its nodes are of no instance any more; news that they must still get are kept. */
+/* End the instance: its nodes belong to none any more. News that they must still get are kept. */
 static void end_instance(struct leader *l, int64_t now)
 {
     struct leader_member *m, *next;
@@ -80,7 +80,7 @@ bool leader_is_foreign(const struct leader *l, const struct leader_event *ev)
     return ev->ask->round > 0 && ev->instance && ev->instance[0] && !has_heard_of(l, ev->instance);
 }
 
-/* One that wants a job of its own: it has no part in this one, or settings that this one has not. */
+/* Does this node want a job of its own? It has no part in this one, or brings other settings. */
 static bool is_stranger(const struct leader *l, const struct leader_event *ev)
 {
     if (rdzv_round(l->machine) == 0)
@@ -96,7 +96,7 @@ static bool is_anybody_heard(const struct leader *l)
     return false;
 }
 
-/* A job that nobody is left of, and a stranger: the next one is its own. */
+/* No node is left of this job, and a stranger asks: the next job is the stranger's. */
 static bool is_abandoned(const struct leader *l, const struct leader_event *ev)
 {
     return !l->over && rdzv_nodes(l->machine) == 0 && is_stranger(l, ev);
@@ -107,7 +107,7 @@ bool leader_may_begin(const struct leader *l)
     return !l->machine || l->over || rdzv_nodes(l->machine) == 0;
 }
 
-/* A job whose nodes may all be dead, and a stranger: time will tell whose job this is. */
+/* A stranger asks while all nodes of this job may be dead: only time shows whose job this is. */
 static bool is_too_early(const struct leader *l, const struct leader_event *ev)
 {
     return l->machine && !l->over && rdzv_nodes(l->machine) > 0 && !is_anybody_heard(l) && is_stranger(l, ev);
@@ -149,12 +149,13 @@ bool leader_came_in_vain(const struct leader *l, const struct leader_member *m)
     return l->over && m && m->refused_ms > 0 && rdzv_state(l->machine) == RDZV_SUCCEEDED;
 }
 
-/* One that seems to have a place may be dead already, and this node be its successor. */
+/* May this node succeed a member that seems alive, but may be dead already? */
 static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t now)
 {
     struct places p = {.l = l, .is_heard = true};
     struct leader_member *m;
-    if (l->machine && rdzv_nodes(l->machine) < l->config.max_nodes) /* or a job's nodes would all be counted for each */
+    /* checked first: the loop below visits all nodes for each JOIN */
+    if (l->machine && rdzv_nodes(l->machine) < l->config.max_nodes)
         return false;
     if (!l->machine || l->over || ev->here || ev->ask->waits || l->config.max_nodes > l->config.min_nodes ||
         rdzv_knows(l->machine, ev->ask->node) || !(m = leader_put_off(l, ev->ask->node, now)))
@@ -164,15 +165,15 @@ static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t
     return p.taken >= l->config.max_nodes && !p.is_heard;
 }
 
-/* A JOIN of a member that must still hear of an end: of this instance, or of the one before. */
+/* A JOIN of a member that has not been told the end yet: the end of this instance, or of the one before. */
 static bool is_late(const struct leader *l, const struct leader_member *m, const struct leader_event *ev)
 {
     return m && m->has_news && m->news.kind == RDZV_NEWS_END && (l->over || strcmp(m->instance, l->instance) != 0) &&
            (!m->told || ev->ask->round > 0);
 }
 
-/* A node's JOIN answers its STOP: that need not be sent any more. Nor need the beginning of a round that it has heard
- * of: whoever led before announced it, and what was decided since may be lost. */
+/* A JOIN answers STOP, so STOP is not sent again. The start of a round that the node has heard of is dropped, too:
+ * the leader before announced it, and decisions after that may be lost. */
 static void drop_answered(struct leader_member *m, const struct rdzv_event *ev)
 {
     if (!m->has_news || m->news.kind == RDZV_NEWS_END || ev->round < m->news.round)
@@ -183,13 +184,13 @@ static void drop_answered(struct leader_member *m, const struct rdzv_event *ev)
 
 /* --- what a node knows of a leader before us */
 
-/* Rounds of an instance other than this one: of this one we know more than its members. */
+/* Does the node know rounds of another instance? (Of this instance we know more than its members.) */
 static bool brings_past(const struct leader *l, const struct leader_event *ev)
 {
     return ev->ask->round > 0 && ev->instance && ev->instance[0] && strcmp(ev->instance, l->instance) != 0;
 }
 
-/* Its round broke when its rendezvous was lost, and that was one restart too many. */
+/* The node's round broke when its rendezvous was lost. Refuse if that was one restart too many. */
 static int check_budget(const struct leader *l, const struct leader_event *ev, struct err *e)
 {
     const struct rdzv_config *c = ev->settings;
@@ -219,7 +220,7 @@ static int join_member(struct leader *l, const struct leader_event *ev, int64_t 
     const bool is_new = !m;
     if (is_new)
         TRY(leader_add_(l, ev->ask->node, &m, e));
-    if (!m->known && m->has_news) { /* of an instance before: not for it any more */
+    if (!m->known && m->has_news) { /* news of an earlier instance: no longer for this node */
         m->acked = m->news.seq;
         m->has_news = false;
     }

@@ -60,7 +60,7 @@ static void note_event(struct leader *l, const struct rdzv_event *ev, int64_t no
     }
 }
 
-/* The cause stands in the news that the step has made. */
+/* The cause of this step, which stands in the news that it made. */
 static const struct rdzv_cause *cause_of(const struct leader *l)
 {
     static const struct rdzv_cause none = {.rank = -1};

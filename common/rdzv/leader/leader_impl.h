@@ -10,7 +10,7 @@ struct leader {
     struct rdzv *machine; /* NULL: no job yet */
     struct rdzv_config config;
     char instance[LEADER_INSTANCE_LEN + 1];
-    char former[LEADER_INSTANCE_LEN + 1]; /* the instance that this one goes on from; "": none */
+    char former[LEADER_INSTANCE_LEN + 1]; /* the instance that this one continues; "": none */
     struct leader_member *members;        /* by node */
     struct leader_member *lists[LEADER_LIST_COUNT];
     struct leader_member *fresh, *unsaid;
@@ -23,11 +23,11 @@ struct leader {
     int64_t over_ms;
     bool ended;
     struct rdzv_news end; /* announced to all when the job ended */
-    int64_t awake_ms;     /* when we ran again after a pause of our own */
+    int64_t awake_ms;     /* when this process ran again after it had been stopped */
     int64_t hold_until;   /* 0: no hold */
     bool held;            /* at the last tick */
     int64_t first_until;  /* leader_hold_first(); 0: no such hold */
-    bool begun;           /* the instance, or what it goes on from, is in no decision yet */
+    bool begun;           /* no decision has recorded yet that the instance began, or which one it continues */
     bool changed;         /* something else is not */
     uint64_t restarts_logged;
     struct leader_history history;
@@ -38,7 +38,7 @@ int leader_machine_step_(struct leader *l, const struct rdzv_event *ev, int64_t 
 int64_t leader_last_heard_(const struct leader *l, const struct leader_member *m);
 void leader_heard_(struct leader *l, struct leader_member *m, bool here, int64_t now);
 bool leader_is_final_(const struct leader *l);
-/* When the workers of the elders are dead, as far as is known. */
+/* Hold the first round until the workers of all elders are dead, as far as we know. */
 void leader_hold_for_elders_(struct leader *l, int64_t now);
 void leader_elder_(struct leader *l, struct leader_member *m, bool is);
 

@@ -73,7 +73,8 @@ void leader_list_(struct leader *l, struct leader_member *m, enum leader_list li
         DL_APPEND(l->lists[list], m);
 }
 
-/* A forgotten node must not act on its news. */
+/* The machine has learnt of the node, or forgotten it. A forgotten node must not act on its news, so they are
+ * dropped. */
 void leader_set_known_(struct leader *l, struct leader_member *m, bool known, int64_t now)
 {
     if (m->known == known)
@@ -121,7 +122,7 @@ void leader_tell_(struct leader *l, struct leader_member *m, const struct rdzv_n
     leader_touch_(l, m);
 }
 
-/* --- a leader of the round that is known by its loopback address */
+/* --- a group rank 0 whose only known address is a loopback one */
 
 struct view {
     bool remote; /* some node is on another host */
@@ -137,8 +138,8 @@ static int look(void *arg, const struct rdzv_member *m)
     return 0;
 }
 
-/* Members on other hosts must get an address that they can reach: the one they have of this host, or else another of
- * that node's own. */
+/* Members on other hosts need an address of group rank 0 that they can reach: the one under which they see this
+ * host, or another address of that node. */
 static void replace_address(const struct leader *l, const struct view *v, struct rdzv_news *news)
 {
     char one[RDZV_ADDR_MAX + 1];

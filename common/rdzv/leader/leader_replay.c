@@ -67,7 +67,7 @@ static int take_job(struct reading *r, const char *p, size_t n, struct err *e)
     struct leader_member *m, *next;
     HASH_ITER (hh, l->members, m, next) /* what was before is void */
         leader_drop_(l, m);
-    rdzv_destroy(l->machine); /* before it is begun anew, so that nothing of it is carried over */
+    rdzv_destroy(l->machine); /* the job begins anew: keep nothing of the machine before */
     l->machine = NULL;
     TRY(leader_begin_(l, &c, instance, r->now, e));
     memcpy(l->former, former, sizeof l->former);
@@ -147,7 +147,7 @@ static int take_line(struct reading *r, const char *p, size_t n, struct err *e)
                  {"@news ", take_news, true},
                  {"@elder ", take_elder, false},
                  {"@restart ", take_restart, false}};
-    /* "@answer": until version 0.1 members asked by numbers in a home; their news say what came of it */
+    /* "@answer": up to version 0.1 members asked through numbered entries of the home; nothing needs them now */
     if ((n >= 6 && memcmp(p, "@reign", 6) == 0) || (n >= 7 && memcmp(p, "@answer", 7) == 0))
         return 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -160,7 +160,7 @@ static int take_line(struct reading *r, const char *p, size_t n, struct err *e)
     return err_set(e, ERR_CORRUPT, "a line begins with '%.*s', which no version writes", n < 16 ? (int)n : 16, p);
 }
 
-/* A line of the machine, which has forgotten a node: the node's news are void, also if it comes back. */
+/* Read a "gone" line of the machine, which forgot a node: the node's news are void, also if it comes back. */
 static void note_forgotten(struct reading *r, const char *p, size_t n)
 {
     char node[RDZV_ID_MAX + 1];
@@ -179,7 +179,7 @@ static int replay_machine(struct reading *r, const char *p, size_t n, struct err
     return rdzv_replay(r->l->machine, p, n, r->now, e);
 }
 
-/* The machine's lines go to it in one piece, before the leader's lines that follow them. */
+/* Hand runs of the machine's lines to it in one piece, before the leader's line that follows them. */
 int leader_replay(struct leader *l, const char *text, size_t n, int64_t now_ms, struct err *e)
 {
     struct reading r = {.l = l, .now = now_ms};
@@ -209,7 +209,7 @@ static int see_node(void *arg, const struct rdzv_member *n)
     if (!m)
         TRY(leader_add_(r->l, n->node, &m, NULL));
     leader_set_known_(r->l, m, true, r->now);
-    leader_elder_(r->l, m, false); /* it has joined since: its workers were gone */
+    leader_elder_(r->l, m, false); /* it joined later, so its workers were gone */
     return 0;
 }
 
@@ -222,7 +222,7 @@ static void restore_member(struct leader *l, struct leader_member *m, int64_t no
     if (m->known && !l->over) {
         leader_list_(l, m, LEADER_LIST_SILENT);
         leader_machine_step_(l, &ev, now, NULL);
-    } else if (!m->known && !end) { /* stale: of a node that has no place any more */
+    } else if (!m->known && !end) { /* stale: news of a node that the machine does not know any more */
         m->has_news = false;
         if (!m->elder)
             leader_drop_(l, m);

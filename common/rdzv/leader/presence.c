@@ -12,12 +12,12 @@
 struct look {
     struct presence *p;
     bool numbered;
-    bool *there; /* by node rank, min_nodes of them; NULL: no memory */
+    bool *there; /* by node rank, min_nodes entries: is that node here? NULL: no memory */
     bool here_full, silent_full;
 };
 
-/* "a,b" and, where there is no room for more, "a,b,...". A node's id is its host's name, '+' and what distinguishes it
- * from another one there. */
+/* Append a node's host name: "a,b", or "a,b,..." if there is no room. A node id is the host's name, '+', and what
+ * makes it unique there. */
 static void add_name(char *list, size_t cap, const char *node, bool *full)
 {
     const size_t n = strlen(list), room = cap - n - sizeof ",...", len = strcspn(node, "+");

@@ -1,5 +1,5 @@
-/* Who is there while a job waits for its nodes, for people: who is missing, since when, and when the job is given up.
- * Pure; also as a record of fields (rdzv_wire.h), with which servers and pulses publish it. */
+/* Which nodes are there while a job waits for its nodes, for people: who is missing, since when, and when the job is
+ * given up. Pure. Also as a record of fields (rdzv_wire.h), which servers and pulses publish. */
 #ifndef CRUN_COMMON_PRESENCE_H
 #define CRUN_COMMON_PRESENCE_H
 
@@ -14,14 +14,14 @@ struct presence {
     enum rdzv_state state;
     int joined, min_nodes, max_nodes, restarts;
     uint64_t round;
-    /* JOINING: since when too few are there, and when the job is given up. LAST_CALL: left_ms, when it begins.
-     * Milliseconds from now. -1: not so, or not known */
+    /* Milliseconds from now; -1: does not apply, or not known. waiting_ms: JOINING: for how long too few nodes have
+     * been there. left_ms: JOINING: until the job is given up; LAST_CALL: until the round begins */
     int64_t waiting_ms, left_ms;
     char missing[128]; /* "0,2": node ranks below min_nodes that are not there, where the nodes are numbered; else "" */
-    char silent[160];  /* "node2,node5": hosts of nodes that are not heard of, as many as there is room for */
+    char silent[160];  /* "node2,node5": hosts of nodes that are not heard; as many as fit */
     char here[160];    /* likewise: of nodes that wait */
-    /* While one node alone waits for the first round: the run id of another job of its user that waits for nodes, too,
-     * cut if it is long; "": there is none, or it is not known. */
+    /* If one node alone waits for the first round: the run id (cut if long) of another job of the same user that
+     * waits for nodes, too; "": none, or not known */
     char beside[132];
 };
 

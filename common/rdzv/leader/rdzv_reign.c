@@ -10,7 +10,7 @@
 
 /* --- the beginning */
 
-/* "@reign ...", the first line of each decision; that of a claim stands alone. */
+/* Write "@reign ...", the first line of each decision. A claim writes this line alone. */
 static int reign_line(const char *epoch, const char *holder, const char *identity, bool claim, struct buf *out)
 {
     TRY(buf_addstr(out, "@reign"));
@@ -27,8 +27,9 @@ int rdzv_reign_record(const char *epoch, const char *holder, const char *identit
     return reign_line(epoch, holder, identity, true, out);
 }
 
-/* Only a decision shows that a reign has waited out what its home may have lost. A claim without one, in another
- * incarnation of the home, may have been followed by decisions that were lost. */
+/* Note under which incarnation of the home this record was made. A decision proves that its reign waited for what
+ * the home may have lost. A claim without a decision, in another incarnation, proves nothing: decisions may have
+ * followed that were lost. */
 static void note_identity(struct rdzv_reign *r, const char *p, size_t n)
 {
     char word[2], home[RDZV_IDENTITY_MAX + 1] = "";
@@ -60,7 +61,7 @@ int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_
 {
     struct buf log = {0};
     buf_init(&log, (size_t)1 << 30);
-    int rc = r->home->ops->load(r->home, &log, e); /* which may take its time: what follows is of the moment after it */
+    int rc = r->home->ops->load(r->home, &log, e); /* may take long: read the clock again after it */
     if (rc == 0 && (rc = replay(r, log.data ? log.data : "", log.len, now(r), grace_ms, e)) < 0)
         err_wrap(e, "decision log");
     buf_free(&log);

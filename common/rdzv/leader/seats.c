@@ -1,4 +1,4 @@
-/* Whom a host of a list hears, and what it may do then. See seats.h. */
+/* Which seats a host of a list hears, and what the host may do then. See seats.h. */
 #include "common/rdzv/leader/seats.h"
 
 #include <errno.h>
@@ -112,7 +112,8 @@ static uint64_t all_joined_at(const struct seats *s)
     return newest;
 }
 
-/* Each of them has got an answer that was sent when all had come: none of them has left since, for another host. */
+/* Has each of all MAX seats got an answer that was sent after all had joined? Then none of them has gone to another
+ * host since. */
 static bool all_are_here(const struct seats *s, int64_t now)
 {
     const uint64_t newest = all_joined_at(s);
@@ -128,7 +129,7 @@ bool seats_awaits(const struct seats *s, int seat)
     return newest > 0 && s->v[seat].confirmed.order <= newest;
 }
 
-/* The date of the MIN-th of the seats that are heard and have joined, oldest first; INT64_MAX: they are fewer. */
+/* When the MIN-th seat joined, oldest first, of the seats that are heard; INT64_MAX: fewer than MIN have. */
 static int64_t min_joined_at(const struct seats *s, int64_t now)
 {
     int64_t at = INT64_MAX;
@@ -145,8 +146,8 @@ static int64_t min_joined_at(const struct seats *s, int64_t now)
     return at;
 }
 
-/* A host before this one may have heard the seat that we share until silence_ms after it left; what that host
- * acknowledged then lives for as long again, and kill_ms. One hundredth more: clocks differ. */
+/* When the first round may begin. Another host may have heard a seat that we share until silence_ms after it left;
+ * workers that it acknowledged then live for silence_ms + kill_ms more. One hundredth is added: clocks differ. */
 int64_t seats_begin_at(const struct seats *s, int64_t now)
 {
     const int64_t wait_ms = 2 * s->silence_ms + s->kill_ms, at = min_joined_at(s, now);

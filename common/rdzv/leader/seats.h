@@ -1,12 +1,12 @@
-/* The seats of a job at one host of a list (--rdzv-endpoint node1,node2,node3): whom this host hears, whether it may
- * acknowledge anybody, and when it may begin a job's first round. Pure: no I/O, no clock. Decision 0039 has the rules
+/* The seats of a job at one host of a list (--rdzv-endpoint node1,node2,node3): which seats this host hears, whether it
+ * may acknowledge nodes, and when it may begin a job's first round. Pure: no I/O, no clock. Decision 0039 has the rules
  * and why they are safe.
  *
  * A seat is a number from 0 to MAX - 1 that one node has; no other node takes part. Since 2 MIN > MAX, two sets of MIN
  * seats have one in common, and a seat is at one host at a time.
  *   - A seat is *heard* while it has confirmed an answer that this host sent less than silence_ms ago. A request says
- *     which answers its node has got on its connection; that it came at all proves nothing, for it may have waited in
- *     a socket.
+ *     which answers its node has got on its connection; that it came at all proves nothing, for it may have waited in a
+ *     socket.
  *   - The host acknowledges nobody unless MIN seats are heard.
  *   - The job's first round here waits for twice silence_ms, and kill_ms, after the MIN-th JOIN of seats that have
  *     stayed since; or until all MAX seats have confirmed an answer sent after the newest JOIN. */
@@ -20,7 +20,7 @@
 
 struct err;
 
-/* When an answer was sent. Order tells two of one millisecond apart. */
+/* When an answer was sent. `order` distinguishes two answers of the same millisecond. */
 struct seats_sent {
     int64_t ms;
     uint64_t order; /* 0: there was none */
@@ -43,21 +43,21 @@ struct seats {
 int seats_init(struct seats *s, const struct rdzv_config *c, struct err *e);
 void seats_finish(struct seats *s);
 
-/* `node` comes by a new connection, and has not joined on it. -EAGAIN: another node, which is heard, has that seat;
+/* `node` has a new connection, and has not joined on it. -EAGAIN: another node has that seat, and is heard;
  * ERR_REFUSED: there is no such seat. */
 int seats_connect(struct seats *s, int seat, const char *node, int64_t now, struct err *e);
-/* It has no workers. Repeats on one connection change nothing. */
+/* The node of this seat sent JOIN: it has no workers. Repeats on one connection change nothing. */
 void seats_join(struct seats *s, int seat, int64_t now);
 /* An answer goes out now. */
 struct seats_sent seats_answer(struct seats *s, int64_t now);
 void seats_confirm(struct seats *s, int seat, struct seats_sent sent);
-/* All processes of its node are dead, or it took its leave: whoever comes may have the seat. */
+/* All processes of the seat's node are dead, or it said goodbye: any node may have the seat. */
 void seats_leave(struct seats *s, int seat);
 /* What this host knew is void: all seats must join anew. */
 void seats_forget(struct seats *s);
 
 int seats_of(const struct seats *s, const char *node); /* -1: it has none */
-/* Seats that are heard, without that of `but` (NULL: of all). */
+/* Number of seats that are heard, not counting that of `but` (NULL: count all). */
 int seats_heard(const struct seats *s, const char *but, int64_t now);
 bool seats_may_answer(const struct seats *s, int64_t now);
 /* All seats have joined, and this one has not yet confirmed an answer that was sent since. */

@@ -34,7 +34,7 @@ void rdzv_effects_free(struct rdzv_effects *fx)
 
 /* --- between two rounds */
 
-/* All live members are back: no last call. */
+/* Begin the next round at once if all live members are back (no last call), else wait. */
 static void next_round(struct step *s)
 {
     struct rdzv *r = s->r;
@@ -51,7 +51,8 @@ static int64_t latest(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* The first round need not wait for more nodes; where it is held it must wait for the workers of rounds before. */
+/* MAX nodes are here: the first round begins without waiting for more. If it is held, it waits until the workers of
+ * earlier rounds are dead. */
 static void full_house(struct step *s)
 {
     if (s->r->m.not_before <= s->now) {
@@ -62,8 +63,8 @@ static void full_house(struct step *s)
     rdzv_set_state_(s->r, RDZV_LAST_CALL, s->r->m.not_before);
 }
 
-/* A job that goes on from a round of its predecessor has had its last call: whoever is left of that round comes while
- * this one is held. */
+/* Start the last call. A job that continues a round of its predecessor needs none: the nodes of that round come
+ * while the first round is held. */
 static void call_last(struct step *s)
 {
     const int64_t call_ms = s->r->m.round_floor > 0 ? 0 : s->r->config.last_call_ms;
@@ -71,7 +72,7 @@ static void call_last(struct step *s)
     rdzv_set_state_(s->r, RDZV_LAST_CALL, latest(s->r->m.last_call, s->r->m.not_before));
 }
 
-/* After every event: can the next round begin, or has the gathering gained or lost its minimum? */
+/* After every event: can the next round begin? Are MIN nodes here now, or no longer? */
 static void settle(struct step *s)
 {
     struct rdzv *r = s->r;
@@ -113,8 +114,9 @@ static bool has_silent_member(const struct rdzv *r)
     return false;
 }
 
-/* A node that could take part appears while a round runs. No resize once a member is done: the job is about to end.
- * Where all places are taken and a member is silent, the node may be that one's successor: the fence decides. */
+/* A node that could take part appears while a round runs: resize. Not once a member is done, because the job is
+ * about to end. If all places are taken and a member is silent, the node waits: it may be that member's successor,
+ * which the fence decides. */
 static void offer_while_running(struct step *s, struct node *n)
 {
     const struct rdzv_cause grows = {.rank = -1, .text = RDZV_GROWS};
@@ -127,7 +129,7 @@ static void offer_while_running(struct step *s, struct node *n)
         rdzv_turn_away_(s, n, NULL);
 }
 
-/* Who waited for what becomes of a silent member: all members are heard of again. */
+/* All members are heard again: nodes that waited to succeed a silent member are turned away or wait as spares. */
 static void offer_to_successors(struct step *s)
 {
     struct node *n, *next;
@@ -138,7 +140,7 @@ static void offer_to_successors(struct step *s)
             rdzv_turn_away_(s, n, NULL);
 }
 
-/* Who has the place that this JOIN names, and is heard of; NULL: nobody. */
+/* The node that has the place which this JOIN names, if it is heard; NULL: none. */
 static const struct node *holder_of_place(const struct step *s)
 {
     if (!s->ev->numbered || s->ev->node_rank < 0)
@@ -149,7 +151,7 @@ static const struct node *holder_of_place(const struct step *s)
     return NULL;
 }
 
-/* True: the JOIN of a node that was not known names a place that another one has. */
+/* Turn away a new node whose JOIN names a place that another node has. True: done. */
 static bool is_turned_away(struct step *s)
 {
     struct rdzv_cause why = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
@@ -161,7 +163,8 @@ static bool is_turned_away(struct step *s)
     return true;
 }
 
-/* A machine without a round of its own learns of one: a predecessor's, which others may still run. */
+/* A machine that has had no round learns of one that a predecessor began and that may still run: hold the first
+ * round. */
 static void hold_for_predecessor(struct step *s)
 {
     const struct rdzv_config *c = &s->r->config;
@@ -197,8 +200,8 @@ static void take_join(struct step *s)
     rdzv_stand_(s->r, n, to);
 }
 
-/* Only a member that names the stopped round says that its workers of that round are gone: an older JOIN was delayed on
- * its way. */
+/* A JOIN between two rounds. Only if a member names the stopped round are its workers of that round gone: an older
+ * JOIN was delayed on its way. */
 static int join_waiting(struct step *s)
 {
     struct node *n = s->n;
@@ -268,7 +271,8 @@ static int leave_waiting(struct step *s)
     return 0;
 }
 
-/* One that leaves because it cannot start its workers takes the job with it: started again, it would fail again. */
+/* Does the node leave because it cannot start its workers? Then the job fails: if it were started again, it would
+ * fail again. */
 static bool leaves_a_failure(struct step *s)
 {
     const struct rdzv_cause *c = &s->ev->cause;
@@ -280,7 +284,7 @@ static bool leaves_a_failure(struct step *s)
     return true;
 }
 
-/* Before a round: a job that needs all its nodes is over with one that can start nothing. */
+/* A node leaves before a round. A job that needs all its nodes ends if one of them cannot start anything. */
 static int leave_gathering(struct step *s)
 {
     leave_waiting(s);
@@ -289,7 +293,7 @@ static int leave_gathering(struct step *s)
     return 0;
 }
 
-/* It begins with the signal for the workers, if there is one. */
+/* The cause of a stop, from the event. Its text begins with the name of the signal for the workers, if there is one. */
 static struct rdzv_cause stopped_by(const struct step *s)
 {
     struct rdzv_cause told = {.rank = -1};
@@ -298,7 +302,7 @@ static struct rdzv_cause stopped_by(const struct step *s)
     return told;
 }
 
-/* A node without workers leaves between two rounds. If that takes the job below its minimum, the job drains. */
+/* A node without workers leaves between two rounds. If fewer than MIN are left, the job drains. */
 static int leave_between(struct step *s)
 {
     struct rdzv *r = s->r;
@@ -314,7 +318,7 @@ static int leave_between(struct step *s)
     return 0;
 }
 
-/* Enough are left, and go on; they are told why this one does not. */
+/* A node leaves and MIN are left: resize. The others learn why it does not go on. */
 static void resize_without(struct step *s)
 {
     const struct rdzv_cause *why = &s->ev->cause;
@@ -328,7 +332,7 @@ static void resize_without(struct step *s)
     rdzv_stop_round_(s, RDZV_WHY_RESIZE, &told);
 }
 
-/* A member's workers must stop first; with too few nodes left all of them do. */
+/* A member leaves: its workers must stop first. If fewer than MIN nodes are left, all workers stop. */
 static int leave_with_workers(struct step *s)
 {
     struct node *n = s->n;
@@ -336,7 +340,7 @@ static int leave_with_workers(struct step *s)
     if (!n->is.member || n->is.joined || n->is.done)
         return r->m.state == RDZV_STOPPING ? leave_between(s) : leave_waiting(s);
     if (n->is.leaving)
-        return 0; /* repeated: who else has gone since is no fault of its */
+        return 0; /* repeated LEAVE: it is not blamed for nodes that have gone since */
     struct standing to = n->is;
     to.leaving = true;
     rdzv_stand_(r, n, to);
@@ -394,7 +398,7 @@ static int fall_silent(struct step *s)
     int64_t fence = s->now + s->ev->grace_ms + s->r->config.silence_ms + s->r->config.kill_ms;
     if (to.silent && fence <= s->n->fence)
         return 0;
-    if (to.silent) { /* reported again by a successor that has not heard it either: a full time from now on */
+    if (to.silent) { /* reported again by a new leader that has not heard it either: the full time starts anew */
         to.silent = false;
         rdzv_stand_(s->r, s->n, to);
     }
@@ -415,7 +419,7 @@ static int resume(struct step *s)
     return 0;
 }
 
-/* True: it is no drain in good order, and the job is over. */
+/* An operator ends the job with an exit code. True: so it is, and the job is over; false: a drain in good order. */
 static bool is_evicted(struct step *s)
 {
     const struct rdzv_cause *c = &s->ev->cause;
@@ -447,7 +451,7 @@ static int drain_stopping(struct step *s)
     return 0;
 }
 
-/* Silent nodes whose time is over are forgotten; the first that takes living work with it breaks the running round. */
+/* Forget silent nodes whose fence has passed. The first of them that still had workers breaks the running round. */
 static void expire_fences(struct step *s)
 {
     struct rdzv *r = s->r;
@@ -518,7 +522,7 @@ static handler *const table[STATE_COUNT][EVENT_COUNT] = {
     [RDZV_RUNNING] = {[RDZV_JOIN] = join_running, [RDZV_LEAVE] = leave_with_workers, [RDZV_FAIL] = fail_running,
                       [RDZV_DONE] = done_now, [RDZV_GONE] = gone_running, [RDZV_SILENT] = fall_silent,
                       [RDZV_RESUME] = resume, [RDZV_DRAIN] = drain_running, [RDZV_TICK] = tick},
-    /* A round breaks once: what else fails while it stops costs nothing more. */
+    /* A round breaks once: further failures while it stops cost nothing. */
     [RDZV_STOPPING] = {[RDZV_JOIN] = join_waiting, [RDZV_LEAVE] = leave_with_workers, [RDZV_FAIL] = nothing,
                        [RDZV_DONE] = done_now, [RDZV_GONE] = gone_waiting, [RDZV_SILENT] = fall_silent,
                        [RDZV_RESUME] = resume, [RDZV_DRAIN] = drain_stopping, [RDZV_TICK] = tick},
@@ -568,7 +572,7 @@ static int check_join(const struct rdzv_event *ev, struct err *e)
     return 0;
 }
 
-/* Everything that can refuse an event before it touches the machine. */
+/* All checks that can refuse an event, before it changes the machine. */
 static int admit(struct step *s)
 {
     const struct rdzv_event *ev = s->ev;
@@ -590,8 +594,8 @@ static int admit(struct step *s)
     return 0;
 }
 
-/* A broken rule is a fault of ours: nothing that would follow from it can be trusted, so the job ends, but not the
- * process that serves others, too. */
+/* A broken invariant is a bug of ours: nothing that follows from the state can be trusted, so the job ends. The
+ * process does not: it serves other jobs, too. */
 static void look_for_a_fault(struct step *s)
 {
     struct rdzv_cause cause = {.rank = -1, .exit_code = EXIT_INTERNAL};

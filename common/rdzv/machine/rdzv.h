@@ -4,12 +4,11 @@
  *   - every node JOINs with its slots; when MAX are there, or MIN are there and the last call is over, the round
  *     closes: nodes are ordered, every member gets its group rank, rank base and the world size (NEWS_ROUND);
  *   - the last call is skipped when every live member of the round before is back;
- *   - workers run; every node reports DONE when all its workers exited 0; when all have, all get NEWS_END, exit
- *     code 0.
+ *   - workers run; every node reports DONE when all its workers exited 0; when all have, all get NEWS_END, exit code 0.
  * What goes wrong, and what is done:
- *   - a worker fails: FAIL, with the cause. All members get NEWS_STOP(failure); each JOINs again when its workers
- *     are gone. It costs one restart of the job's budget; with none left, or if the cause is fatal, all get
- *     NEWS_END with the first culprit's exit code;
+ *   - a worker fails: FAIL, with the cause. All members get NEWS_STOP(failure); each JOINs again when its workers are
+ *     gone. It costs one restart of the job's budget; with none left, or if the cause is fatal, all get NEWS_END with
+ *     the exit code of the first failure;
  *   - a node is gone and proved dead (GONE): the same, costs one restart; the next round may start at once;
  *   - a node falls silent (SILENT): if it resumes within silence_ms + kill_ms, nothing has happened. After that its
  *     workers are dead (the agent kills them within its own budget): it is forgotten, and a running round breaks as if
@@ -18,12 +17,12 @@
  *     nodes that wait as spares before it. Where there are none it stays: a round is never smaller for it;
  *   - a node joins a running round with room: NEWS_STOP(resize), no restart used up; beyond MAX it is a spare and
  *     waits, if MAX > MIN, or its JOIN says so, or it had a seat before;
- *   - any other node beyond MAX is turned away: NEWS_END(spare), EXIT_UNAVAILABLE. While a member is silent it waits
- *     for what becomes of that one, whose successor it may be;
- *   - a JOIN with `numbered` whose node_rank a node has that is heard of: turned away as well;
+ *   - any other node beyond MAX is turned away: NEWS_END(spare), EXIT_UNAVAILABLE. While a member is silent the node
+ *     waits, for it may be the successor of that one;
+ *   - a JOIN with `numbered` whose node_rank belongs to a node that is heard: turned away as well;
  *   - a node leaves in good order: with MIN left NEWS_STOP(resize), else the job drains;
- *   - rounds fail early one after another: the first restart of such a row is immediate, each further one waits twice
- *     as long as the one before (BACKOFF), counted from the failure;
+ *   - several rounds in a row fail early: the first restart of the row is immediate, each further one waits twice as
+ *     long as the one before (BACKOFF), counted from the failure;
  *   - drain: NEWS_STOP(drain), and NEWS_END with EXIT_REQUEUE when all workers are gone. With an exit code in its cause
  *     (an operator evicts the job) NEWS_END at once: the job has failed of that;
  *   - FAIL, DONE or JOIN of an older round: refused, ERR_FENCED. Round numbers only grow.
@@ -62,7 +61,7 @@ struct err;
     X(RDZV_STOPPING, "stopping")   /* the round is broken; members stop their workers */                               \
     X(RDZV_BACKOFF, "backing-off") /* all members are back, but rounds have been failing early: the next one waits */  \
     X(RDZV_SUCCEEDED, "succeeded") /* all members DONE (final) */                                                      \
-    X(RDZV_FAILED, "failed")       /* budget used up, or too few nodes in time (final) */                              \
+    X(RDZV_FAILED, "failed")       /* no restart is left, or too few nodes came in time (final) */                     \
     X(RDZV_DRAINED, "drained")     /* stopped in good order before the end (final) */
 
 #define RDZV_EVENTS(X)                                                                                                 \
@@ -85,7 +84,7 @@ const char *rdzv_event_name(enum rdzv_event_kind k);
 /* Why a round was stopped or began. The numbers are those of enum crun_stop_reason. */
 enum rdzv_reason { RDZV_WHY_START = 0, RDZV_WHY_FAILURE = 1, RDZV_WHY_RESIZE = 2, RDZV_WHY_DRAIN = 3 };
 const char *rdzv_reason_name(enum rdzv_reason why); /* "failure" */
-/* cause.text of a STOP(resize) that no node leaves by: all go on in a larger round. */
+/* cause.text of a STOP(resize) that makes the round larger: no node leaves. */
 #define RDZV_GROWS "a node has come"
 
 #define RDZV_ID_MAX 95   /* bytes of a node id: a host name (64), process id and 64 random bits */
@@ -97,93 +96,103 @@ const char *rdzv_reason_name(enum rdzv_reason why); /* "failure" */
 #define RDZV_SLOTS_MAX 4096
 #define RDZV_NODES_MAX 100000
 
-/* How new nodes are ordered; members of the last round keep their order before them, but with RDZV_ORDER_NODE_RANK. */
+/* Order of new nodes. Members of the last round come before them in their old order, except with
+ * RDZV_ORDER_NODE_RANK. */
 enum rdzv_order {
     RDZV_ORDER_HOST,      /* natural order of node ids: node2 before node10 */
     RDZV_ORDER_JOIN,      /* first come, first ranked */
-    RDZV_ORDER_NODE_RANK, /* by the node_rank of JOIN; nodes without one after those with, in the order of their ids */
+    RDZV_ORDER_NODE_RANK, /* by the node_rank of JOIN; then nodes without one, by id */
 };
 
-/* All agents of a job must bring the same numbers (rdzv_config_differs() of rdzv_wire.h). */
+/* Settings of a job. All agents must bring the same values (rdzv_config_differs() of rdzv_wire.h). */
 struct rdzv_config {
     int min_nodes, max_nodes;
     int max_restarts;          /* budget of the whole job */
-    int max_node_failures;     /* a node whose failures broke so many rounds comes after all others; 0: none does */
+    int max_node_failures;     /* nodes whose failures broke this many rounds come after all others; 0: no limit */
     int64_t restart_window_ms; /* restarts older than this no longer count against the budget; 0: all count */
-    int64_t backoff_ms;     /* wait before the second restart in a row of rounds that lived less than backoff_reset_ms,
-                                   doubled for each further one; 0: never wait */
-    int64_t backoff_max_ms; /* bound of the doubling; 30000 */
+    /* wait before the second restart in a row of rounds that each lived less than backoff_reset_ms; doubled for each
+     * further one; 0: no wait */
+    int64_t backoff_ms;
+    int64_t backoff_max_ms;   /* bound of the doubling; 30000 */
     int64_t backoff_reset_ms; /* a round that lived this long ends the row; 10000 */
     enum rdzv_order order;
     int64_t join_timeout_ms; /* JOINING longer than this: the job fails; 600000 */
     int64_t last_call_ms;    /* 30000 */
-    int64_t silence_ms;      /* an agent kills its workers when unheard for this long: 3000 */
+    int64_t silence_ms;      /* an agent kills its workers after it got no acknowledgement for this long: 3000 */
     int64_t kill_ms;         /* bound of that kill: 1000 */
     uint64_t first_round;    /* number of the first round; >= 1 */
-    int64_t hold_ms;  /* no round begins earlier after the first event: workers of rounds that this machine has not
-                                   seen may run that long; 0: none are known of, and a JOIN that names one before the
-                                   first round holds it for silence and kill. Not compared, not in RDZV.JOIN */
-    int64_t blank_ms; /* the last call before the first round is over no earlier after the first event. For a host that
-                                   begins without memory: whoever is not here may still run a round that it does not
-                                   know of. 0: it has its memory. Not compared, not in RDZV.JOIN */
+    /* no round begins earlier than this after the first event, because workers of rounds that this machine has not
+     * seen may run so long. 0: none are known; a JOIN that names one before the first round holds it for silence and
+     * kill. Not compared, not in RDZV.JOIN */
+    int64_t hold_ms;
+    /* the last call before the first round ends no earlier than this after the first event: for a host that begins
+     * without memory, because missing nodes may still run a round that it does not know of. 0: it has its memory.
+     * Not compared, not in RDZV.JOIN */
+    int64_t blank_ms;
 };
 
 struct rdzv_cause {
     int exit_code; /* as a shell sees it: 1..255, 128 + signal */
     int rank;      /* global rank of the culprit, -1 if none */
-    bool fatal;    /* FAIL: another try is of no use; the job has failed, whatever restarts are left */
+    bool fatal;    /* FAIL: trying again is useless; the job fails, even if restarts are left */
     char text[RDZV_TEXT_MAX + 1];
 };
 
 struct rdzv_event {
     enum rdzv_event_kind kind;
-    char node[RDZV_ID_MAX + 1]; /* all but TICK and DRAIN; stable for the life of an agent */
-    uint64_t round; /* FAIL, DONE: the round it speaks of; JOIN: the last round this node heard of (in ROUND or
-                                    STOP), all of whose workers are gone; 0: none yet */
-    int restarts;   /* JOIN: the most it heard of, and one more if it lost a running round with its rendezvous */
-    char instance[RDZV_INSTANCE_MAX + 1]; /* JOIN: the job it heard of last, "": none. The leader's business */
+    /* the node that the event is about (all events but TICK and DRAIN); the same for the life of an agent */
+    char node[RDZV_ID_MAX + 1];
+    /* FAIL, DONE: the round they are about; JOIN: the newest round that this node heard of (in ROUND or STOP), whose
+     * workers here are all gone; 0: none yet */
+    uint64_t round;
+    /* JOIN: the highest number of restarts it heard of, plus one if it lost a running round together with its
+     * rendezvous */
+    int restarts;
+    char instance[RDZV_INSTANCE_MAX + 1]; /* JOIN: the instance it heard of last, "": none. Only the leader uses it */
     int slots;                            /* JOIN: workers this node offers, 1..RDZV_SLOTS_MAX */
-    int node_rank;                        /* JOIN: as the user numbered it, -1: did not */
-    bool waits;                           /* JOIN: it is content to be a spare, whatever MIN and MAX are */
-    bool numbered;                        /* JOIN: node_rank is a place that one node has, not a wish for an order */
-    char addr[RDZV_ADDR_MAX + 1];         /* JOIN: address other nodes reach it by */
-    char addrs[RDZV_ADDRS_MAX + 1];       /* JOIN: every address its workers may connect from */
-    int port;                     /* JOIN: where its bootstrap store listens already, in case it becomes group rank 0 */
+    int node_rank;                        /* JOIN: the node rank that the user gave, -1: none */
+    bool waits;                           /* JOIN: it may be a spare, whatever MIN and MAX are */
+    bool numbered;                /* JOIN: node_rank is a place that only one node has, not just a wish for the order */
+    char addr[RDZV_ADDR_MAX + 1]; /* JOIN: address other nodes reach it by */
+    char addrs[RDZV_ADDRS_MAX + 1]; /* JOIN: every address its workers may connect from */
+    int port; /* JOIN: the port where its bootstrap store listens already, in case it becomes group rank 0 */
     char role[RDZV_ROLE_MAX + 1]; /* JOIN: label of its workers */
-    int64_t grace_ms;             /* SILENT: it may have been acknowledged elsewhere for so long after now */
-    struct rdzv_cause cause;      /* FAIL, GONE; LEAVE, DRAIN: why, exit_code 0: in good order; then its text is the
-                                    signal that the workers of all nodes are to get, "": the usual one; of DRAIN with
-                                    " on node '...'" behind it, if a node was stopped */
+    int64_t grace_ms;             /* SILENT: another leader may have acknowledged the node until so long after now */
+    /* the reason of FAIL, GONE, LEAVE, DRAIN. LEAVE and DRAIN with exit_code 0: in good order; then text is the
+     * signal that the workers of all nodes get, "": the usual one; of DRAIN with " on node '...'" appended, if a
+     * node was stopped */
+    struct rdzv_cause cause;
 };
 
 enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };
 
-/* News for one node. seq grows with every news of a node (not always by one), so that an answer lost with its
- * connection can be requested again; only the newest need be kept: it contains all that the ones before it did. */
+/* News for one node. seq grows with every news of a node (not always by one), so that the node can ask again if a
+ * connection was lost with an answer. Only the newest need be kept: it contains all that the earlier ones said. */
 struct rdzv_news {
     uint64_t seq;
     enum rdzv_news_kind kind;
     uint64_t round;                      /* ROUND: the new one; STOP: the one to stop; END: the last */
     enum rdzv_reason why;                /* ROUND, STOP */
     int restart_count;                   /* restarts used up so far by the job */
-    int group_rank, group_world;         /* ROUND; END: of a member of the last round; group_rank -1: was none */
+    int group_rank, group_world;         /* ROUND, and END of a member of the last round; group_rank -1: not a member */
     int rank_base, world_size;           /* ROUND: global ranks rank_base .. rank_base + slots - 1 */
     int role_base, role_world;           /* ROUND: the same, counted among the workers of this node's role */
     char leader_addr[RDZV_ADDR_MAX + 1]; /* ROUND, END to a member: address of group rank 0 */
     int leader_port;                     /* likewise: of its bootstrap store */
-    bool spare;                          /* ROUND: this node has no part in it and waits; END: it got no place; then
-                                            group_world and leader_addr are those of the nodes that have one, and
-                                            cause.text says why, "": all places are taken */
-    int exit_code;                       /* END */
-    struct rdzv_cause cause; /* STOP(failure), END: the first culprit; STOP(drain), END of a drained job: who
-                                    was stopped, "SIGINT on node 'x'", "": an operator drained the job;
-                                    STOP(resize): RDZV_GROWS, or the node that leaves */
+    /* ROUND: this node waits and has no part in the round. END: it got no place; then group_world and leader_addr
+     * are those of the nodes that have one, and cause.text says why, "": all places are taken */
+    bool spare;
+    int exit_code; /* END */
+    /* STOP(failure), END: the first failure; STOP(drain), END of a drained job: who was stopped, "SIGINT on node
+     * 'x'", "": an operator drained the job; STOP(resize): RDZV_GROWS, or the node that leaves */
+    struct rdzv_cause cause;
 };
 
-/* A STOP by which no node leaves: the next round is larger. */
+/* Is this a STOP by which no node leaves, because the next round is larger? */
 bool rdzv_news_grows(const struct rdzv_news *news);
 
-/* To group rank 0 of the round, which serves its members: such news go with every address of every member. */
+/* Is this the start of a round for its group rank 0, which serves the members? The shell adds every address of every
+ * member. */
 bool rdzv_news_is_for_leader(const struct rdzv_news *news);
 
 struct rdzv_effect {
@@ -200,7 +209,7 @@ void rdzv_effects_free(struct rdzv_effects *fx);
 
 struct rdzv; /* opaque */
 
-/* -EINVAL with a sentence for 0 < min <= max, max_restarts >= 0 and the like. */
+/* Make a machine. -EINVAL with a sentence unless 0 < min <= max, max_restarts >= 0 and the like. */
 int rdzv_create(struct rdzv **ret, const struct rdzv_config *c, struct err *e);
 void rdzv_destroy(struct rdzv *r);
 
@@ -208,24 +217,26 @@ void rdzv_destroy(struct rdzv *r);
  * bad slots): nothing changed then. A repeated JOIN, DONE or FAIL is harmless. -ENOMEM: nothing changed. */
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struct rdzv_effects *fx, struct err *e);
 
-/* Before the first round: none begins before until_ms, later or earlier than was set before. Without effects; the next
- * RDZV_TICK heeds it. */
+/* Before the first round: let none begin before until_ms; replaces an earlier call. No effects; the next RDZV_TICK
+ * applies it. */
 void rdzv_hold(struct rdzv *r, int64_t until_ms);
 
-/* News of nodes that come from now on are numbered above `seq`: some have seen that one, of the job before. Before any
- * node has come. */
+/* Number the news of nodes that come from now on above `seq`, which some of them have seen in the job before. Call
+ * before any node has come. */
 void rdzv_number_after(struct rdzv *r, uint64_t seq);
 
-/* Called at every change of state, in the middle of a step: it may not call the machine. NULL: nobody. */
+/* Set a function to be called at every change of state, in the middle of a step: it must not call the machine. NULL:
+ * none. */
 void rdzv_trace(struct rdzv *r, void (*changed)(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round),
                 void *arg);
 
 /* When the next RDZV_TICK is due; INT64_MAX if never. */
 int64_t rdzv_deadline(const struct rdzv *r);
 
-/* JOINING: too few nodes are there since `since`, and at `until` the job is given up. False in any other state. */
+/* In JOINING: true; too few nodes have been there since *ret_since, and the job is given up at *ret_until. False in
+ * other states. */
 bool rdzv_waits(const struct rdzv *r, int64_t *ret_since, int64_t *ret_until);
-/* True: the minimum is there, and the round begins then if no more nodes come. */
+/* True: MIN nodes are here, and the round begins at *ret_at if no more come. */
 bool rdzv_begins(const struct rdzv *r, int64_t *ret_at);
 
 enum rdzv_state rdzv_state(const struct rdzv *r);
@@ -250,10 +261,10 @@ int rdzv_members(struct rdzv *r, int (*visit)(void *arg, const struct rdzv_membe
  * A log is lines "machine ...", "node ...", "gone ...", "restart ..." of fields as in rdzv_wire.h; settings are not
  * among them. */
 
-/* Append what the steps since the last call changed: every field of the machine and of each changed or forgotten node,
- * and the deadlines as durations from now_ms; nothing if nothing changed. Effects are the host's to log. The first call
- * after rdzv_create() gives the whole; after rdzv_replay() what was replayed is known. -ENOMEM, -E2BIG: nothing is
- * appended and nothing is lost for the next call. */
+/* Append what the steps since the last call changed: every field of the machine and of each changed or forgotten
+ * node, and the deadlines as durations from now_ms; nothing if nothing changed. The host logs the effects. The first
+ * call after rdzv_create() gives the whole; after rdzv_replay() the replayed lines count as written. -ENOMEM,
+ * -E2BIG: nothing is appended and nothing is lost for the next call. */
 struct buf;
 int rdzv_delta(struct rdzv *r, int64_t now_ms, struct buf *out, struct err *e);
 /* Append the whole state, in the same lines. Does not change what the next rdzv_delta() gives. */
@@ -263,17 +274,17 @@ int rdzv_snapshot(const struct rdzv *r, int64_t now_ms, struct buf *out, struct 
  * ERR_CORRUPT names the line, -ENOMEM: the machine must be destroyed. */
 int rdzv_replay(struct rdzv *r, const char *text, size_t n, int64_t now_ms, struct err *e);
 
-/* What a predecessor whose last decisions are lost had done already, as far as others report: later rounds are above
- * `round`, and `restarts` are used up (never more than the budget; with a window they count from now_ms on). Lower
- * values than known change nothing. -ENOMEM. */
+/* Learn what a predecessor had done whose last decisions are lost, from what others report: later rounds get numbers
+ * above `round`, and `restarts` are used up (never more than the budget; with a window they count from now_ms on).
+ * Values lower than the known ones change nothing. -ENOMEM. */
 int rdzv_raise(struct rdzv *r, uint64_t round, int restarts, int64_t now_ms, struct err *e);
 
-/* The number that the next round will have at least. */
+/* The lowest number that the next round can have. */
 uint64_t rdzv_next_round(const struct rdzv *r);
 
 /* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or
  * ERR_CORRUPT naming the broken one. Costs a walk over all nodes: the simulator looks after every step, rdzv_step()
- * itself after each that changes the state. There a broken one ends the job: FAILED with EXIT_INTERNAL. */
+ * itself after each that changes the state. In rdzv_step() a broken one ends the job: FAILED with EXIT_INTERNAL. */
 int rdzv_check(const struct rdzv *r, struct err *e);
 const char *rdzv_broken(const struct rdzv *r); /* the invariant that ended the job; "": none has */
 

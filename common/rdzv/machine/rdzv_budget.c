@@ -1,5 +1,5 @@
-/* The budget of restarts: what counts against it, and how long the job waits before it uses up more. Without a window a
- * number is enough; with one, the times of those that may still count are kept. */
+/* The budget of restarts: which restarts count against it, and how long the job waits before it uses another.
+ * Without a restart window a number is enough; with one, the times of restarts that still count are kept. */
 #include <errno.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* What must hold of a rendezvous after every step, each with a name so that a simulation says which rule broke. */
+/* The invariants of a rendezvous, each with a name, so that the simulator can say which one broke. */
 #include "common/base/err.h"
 #include "common/rdzv/machine/rdzv_impl.h"
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static int check_node(const struct rdzv *r, const struct node *n, struct err *e)
     return 0;
 }
 
-/* Ranks of the running round are unique and, as long as nobody has gone, dense. v: room for all nodes. */
+/* Ranks of the running round are unique; they are dense as long as no node has gone. v: room for all nodes. */
 static int check_ranks(const struct rdzv *r, const struct node **v, struct err *e)
 {
     int n = 0, base = 0;
@@ -69,7 +69,7 @@ static int check_running(const struct rdzv *r, const struct tally *t, struct err
          "%d members and %d gone make no group of %d", t->members, r->m.departed_done, r->m.group_world);
     const struct node **v = malloc((size_t)t->members * sizeof *v);
     if (!v)
-        return 0; /* no memory to look: nothing is known to be wrong */
+        return 0; /* no memory for the check: report no fault */
     int rc = check_ranks(r, v, e);
     free(v);
     return rc;
@@ -115,7 +115,7 @@ static int check_state(const struct rdzv *r, const struct tally *t, struct err *
     return 0;
 }
 
-/* The counts, lists and pointers that steps keep are those that a walk finds. */
+/* Do the counts, lists and pointers that the steps maintain agree with a walk over all nodes? */
 static int check_counts(const struct rdzv *r, struct err *e)
 {
     int ready = 0, working = 0, working_done = 0, members = 0, staying = 0, heirs = 0, silent = 0, fenced = 0;

@@ -23,7 +23,7 @@ struct standing {
     bool done;    /* all its workers of this round exited 0 */
     bool leaving; /* asked to go; still has workers */
     bool silent;  /* nothing heard of it, nothing proved */
-    bool waits;   /* it may be a spare: its JOIN says so, or it had a seat */
+    bool waits;   /* it may be a spare: its JOIN said so, or it had a seat before */
 };
 
 struct node {
@@ -34,8 +34,8 @@ struct node {
     int slots, node_rank, port;
     int failures;       /* rounds that it broke */
     uint64_t seq;       /* of its last news */
-    struct standing is; /* changed by rdzv_stand_() alone, which keeps the counts */
-    int64_t fence;      /* silent: from then on its workers are dead */
+    struct standing is; /* changed only by rdzv_stand_(), which maintains the counts */
+    int64_t fence;      /* of a silent node: from then on its workers are dead */
     int group_rank;     /* member; -1 before it ever was */
     int rank_base;
     int role_base, role_world;              /* scratch of a round's start */
@@ -51,28 +51,29 @@ struct node {
 struct core {
     enum rdzv_state state;
     enum rdzv_reason why;  /* of the last stop */
-    bool begun;            /* the first event was seen: JOINING has a deadline */
+    bool begun;            /* the first event has come, so JOINING has a deadline */
     int restarts;          /* of the whole life of the job */
     int group_world;       /* members the round began with */
     int world_size;        /* their slots */
     int done_count;        /* how many of them are DONE */
     int departed_done;     /* how many of those are gone since */
-    int row;               /* failures in a row of rounds that lived less than backoff_reset_ms */
-    int64_t last_call;     /* time: LAST_CALL may end then, but for a hold */
+    int row;               /* number of failures in a row of rounds that lived less than backoff_reset_ms */
+    int64_t last_call;     /* when LAST_CALL ends, unless a hold lasts longer */
     int64_t deadline;      /* of JOINING, LAST_CALL, STOPPING, BACKOFF; INT64_MAX elsewhere */
     int64_t round_started; /* time */
     int64_t not_before;    /* time: backing off, no round starts earlier */
     uint64_t round;        /* current or last; 0 before the first */
-    uint64_t round_floor;  /* the highest round any agent heard of, perhaps from a predecessor of this machine */
-    uint64_t seq_floor;    /* an id that was forgotten and comes back goes on above this */
+    uint64_t round_floor;  /* highest round that any agent has heard of, perhaps from a predecessor of this machine */
+    /* highest news number of the nodes that were forgotten: if one comes back, its numbers go on above this */
+    uint64_t seq_floor;
 };
 
 /* Every count a decision needs. */
 struct tally {
-    int ready;    /* joined and heard of: can be in the next round */
+    int ready;    /* joined and heard: can be in the next round */
     int stopping; /* members whose workers may still live */
     int members;  /* of the round, still known */
-    int staying;  /* would be there for a next round: neither leaving nor silent */
+    int staying;  /* neither leaving nor silent: would be there for a next round */
 };
 
 struct rdzv {
@@ -80,17 +81,17 @@ struct rdzv {
     struct core m;
     void (*changed_state)(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round);
     void *trace_arg;
-    int64_t blank_until;  /* time: the last call before the first round may end then */
-    struct core logged;   /* m as the last rdzv_delta() wrote it */
-    bool logging;         /* rdzv_delta() or rdzv_replay() was called: forgotten nodes are remembered for the next */
-    struct node *nodes;   /* by id */
-    struct node *leader;  /* group rank 0; NULL if it is gone */
-    struct node *changed; /* since the last rdzv_delta(), in that order */
-    struct node *gone;    /* forgotten since then */
-    struct node *silent;  /* in order of their fences */
-    int ready, working, working_done, members, staying; /* counts; working: members that have not joined again */
-    int heirs; /* count: heard of, not members, not content to be spares; each may succeed a silent member */
-    int64_t *restart_times; /* with a restart window: those that may still count, oldest first */
+    int64_t blank_until; /* the last call before the first round ends no earlier than this time */
+    struct core logged;  /* m as the last rdzv_delta() wrote it */
+    bool logging; /* rdzv_delta() or rdzv_replay() was called: remember forgotten nodes for the next rdzv_delta() */
+    struct node *nodes;                                 /* by id */
+    struct node *leader;                                /* group rank 0; NULL if it is gone */
+    struct node *changed;                               /* since the last rdzv_delta(), in that order */
+    struct node *gone;                                  /* forgotten since then */
+    struct node *silent;                                /* in order of their fences */
+    int ready, working, working_done, members, staying; /* counts; working: members that have not joined again yet */
+    int heirs; /* count of nodes that may succeed a silent member: heard, not members, and may not be spares */
+    int64_t *restart_times; /* times of restarts that may still count, oldest first; only with a restart window */
     size_t restart_n, restart_cap;
     bool restart_new;    /* one is not in the log yet */
     struct node **order; /* scratch, room for all nodes */
@@ -120,30 +121,30 @@ struct tally rdzv_tally_(const struct rdzv *r);
 struct rdzv_news *rdzv_tell_(struct step *s, struct node *n, enum rdzv_news_kind kind);
 
 /* rdzv_round.c */
-void rdzv_start_round_(struct step *s); /* of all that are ready, up to MAX */
+void rdzv_start_round_(struct step *s); /* begin a round with the nodes that are ready, MAX at most */
 void rdzv_tell_round_(struct step *s, struct node *n);
 bool rdzv_may_wait_(const struct rdzv *r, const struct node *n); /* as a spare */
-/* It gets no place: END, and it is forgotten. why: NULL: all places are taken. */
+/* Turn a node away for lack of a place: it gets END and is forgotten. why: NULL: all places are taken. */
 void rdzv_turn_away_(struct step *s, struct node *n, const struct rdzv_cause *why);
 void rdzv_name_leader_(const struct rdzv *r, struct rdzv_news *news); /* of the current or last round */
 
 void rdzv_set_state_(struct rdzv *r, enum rdzv_state to, int64_t deadline);
 void rdzv_tell_end_(struct step *s, struct node *n, int exit_code, const struct rdzv_cause *cause); /* cause: or NULL */
-/* The job is over: every node gets END. */
+/* End the job: every node gets END. */
 void rdzv_finish_(struct step *s, enum rdzv_state how, int exit_code, const struct rdzv_cause *cause);
-/* The running round is over: every member gets STOP. */
+/* Stop the running round: every member gets STOP. */
 void rdzv_stop_round_(struct step *s, enum rdzv_reason why, const struct rdzv_cause *cause);
-/* A failure breaks it: that uses up one restart, or the job has failed. */
+/* A failure breaks the running round: use up one restart; if none is left, the job fails. */
 void rdzv_fail_round_(struct step *s, const struct rdzv_cause *cause);
 
 /* rdzv_budget.c */
-int rdzv_reserve_restart_(struct rdzv *r);                        /* room for one more; -ENOMEM */
-size_t rdzv_expired_restarts_(const struct rdzv *r, int64_t now); /* older than the window; they are the first */
-void rdzv_forget_restarts_(struct rdzv *r, int64_t now);          /* those */
-int rdzv_used_up_(struct rdzv *r, int64_t now);                   /* restarts that count against the budget now */
-void rdzv_use_up_restart_(struct rdzv *r, int64_t now);           /* reserved before */
-/* How long the next round waits after this failure: the first restart of a row not at all, each further one twice as
- * long. */
+int rdzv_reserve_restart_(struct rdzv *r); /* room for one more; -ENOMEM */
+/* how many restarts, from the oldest on, are outside the window */
+size_t rdzv_expired_restarts_(const struct rdzv *r, int64_t now);
+void rdzv_forget_restarts_(struct rdzv *r, int64_t now); /* those */
+int rdzv_used_up_(struct rdzv *r, int64_t now);          /* restarts that count against the budget now */
+void rdzv_use_up_restart_(struct rdzv *r, int64_t now);  /* reserved before */
+/* How long the next round waits after this failure: 0 for the first restart of a row, then twice as long each time. */
 int64_t rdzv_backoff_(const struct rdzv *r);
 
 #endif

@@ -1,6 +1,6 @@
-/* The nodes of a rendezvous. Every change of a node's standing goes through one function, which keeps the counts that
- * decisions need, the order of fences and the marks of what the log has not seen yet: so a step costs what it changes,
- * not what is there. */
+/* The nodes of a rendezvous. Every change of a node's standing goes through one function. It maintains the counts
+ * that decisions need, the order of fences, and which nodes the log must record: so the cost of a step depends on
+ * what it changes, not on the number of nodes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,8 @@ static void count(struct rdzv *r, const struct node *n, int by)
     r->heirs += !is->member && !is->silent && !is->waits ? by : 0;
 }
 
-/* Fences come in the order of time but after a replay: the search from the end is short. */
+/* Insert into the list of silent nodes, by fence. Except after a replay fences are added in order, so the search
+ * from the end is short. */
 static void insert_silent(struct rdzv *r, struct node *n)
 {
     struct node *before = r->silent ? r->silent->silent_prev : NULL; /* the last */

@@ -1,5 +1,5 @@
-/* The rendezvous machine as an object: its making and end, what can be read of it, and the names of its states and
- * events. What happens in it is in rdzv.c. */
+/* The rendezvous machine as an object: it is made and destroyed here, its state is read, and its states and events
+ * get their names. What the events do is in rdzv.c. */
 #include "common/base/choice.h"
 #include "common/base/err.h"
 #include "common/rdzv/machine/rdzv_impl.h"

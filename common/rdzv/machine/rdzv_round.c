@@ -23,7 +23,7 @@ static int by_number(const struct node *a, const struct node *b)
     return by_name(a, b);
 }
 
-/* Among members of the last round and others; 0 among others. One that failed too often comes after both. */
+/* Members of the last round come before others; a node that failed too often comes after both. 0: equal. */
 static int by_seniority(const struct node *a, const struct node *b)
 {
     if (a->last != b->last)
@@ -54,7 +54,7 @@ static int by_role(const void *pa, const void *pb)
     return c ? c : rdzv_by_rank_(pa, pb);
 }
 
-/* The nodes that could take part, best first; how many they are. */
+/* Put the nodes that could take part into r->order, best first. Returns their number. */
 static int line_up(struct rdzv *r)
 {
     static int (*const orders[])(const void *, const void *) = {[RDZV_ORDER_HOST] = seniority_then_name,
@@ -72,13 +72,13 @@ static int line_up(struct rdzv *r)
     qsort(r->order, ready, sizeof *r->order, orders[r->config.order]);
     r->m.group_world = (int)ready < r->config.max_nodes ? (int)ready : r->config.max_nodes;
     for (int i = 0; i < r->m.group_world; i++)
-        r->order[i]->last = false; /* it is taken: its rank is as ever */
+        r->order[i]->last = false; /* `last` has been used; the rank stays the same */
     qsort(r->order, (size_t)r->m.group_world, sizeof *r->order,
           r->config.order == RDZV_ORDER_NODE_RANK ? number_alone : orders[r->config.order]);
     return (int)ready;
 }
 
-/* Members' ranks among the workers of their role. */
+/* Number the members among the workers of their role. */
 static void number_roles(struct rdzv *r)
 {
     int n = r->m.group_world, first = 0, base = 0;
@@ -200,7 +200,7 @@ void rdzv_tell_end_(struct step *s, struct node *n, int exit_code, const struct 
     news->exit_code = exit_code;
     if (cause)
         news->cause = *cause;
-    if (n->is.member) { /* it may never have heard of the round: these news replace those */
+    if (n->is.member) { /* it may not have heard of the round yet: these news replace its start */
         news->group_rank = n->group_rank;
         news->group_world = s->r->m.group_world;
         rdzv_name_leader_(s->r, news);
@@ -223,7 +223,7 @@ void rdzv_finish_(struct step *s, enum rdzv_state how, int exit_code, const stru
     rdzv_set_state_(s->r, how, INT64_MAX);
 }
 
-/* The running round is over for this reason: every member stops its workers and joins again. */
+/* The running round is over for reason `why`: every member must stop its workers and join again. */
 void rdzv_stop_round_(struct step *s, enum rdzv_reason why, const struct rdzv_cause *cause)
 {
     if (s->now - s->r->m.round_started >= s->r->config.backoff_reset_ms)
@@ -239,7 +239,7 @@ void rdzv_stop_round_(struct step *s, enum rdzv_reason why, const struct rdzv_ca
     }
 }
 
-/* A failure breaks the running round: one restart is used up, or there is none and the job has failed. */
+/* A failure breaks the running round: one restart is used up; if none is left, the job fails. */
 void rdzv_fail_round_(struct step *s, const struct rdzv_cause *cause)
 {
     struct core *m = &s->r->m;

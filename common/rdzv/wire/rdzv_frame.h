@@ -1,4 +1,4 @@
-/* A text with its length, its number and a checksum in front, as the files of a rendezvous hold it: a daemon's logs
+/* A frame is a text behind its length, number and checksum. The files of a rendezvous hold frames: a daemon's logs
  * (rendezvousd/state), one frame after the other, and the files of a shared folder, one frame each. Pure.
  *
  *     "LENGTH NUMBER CRC32C\n" text "\n"
@@ -25,9 +25,10 @@ struct rdzv_frame {
 
 /* Appends one. -ENOMEM. */
 int rdzv_frame_put(struct buf *out, uint32_t number, const void *text, size_t n);
-/* False: p does not begin with a whole one whose sum is right. */
+/* Parse the frame at p. False: p does not begin with a whole frame whose checksum is right. */
 bool rdzv_frame_take(const char *p, size_t n, struct rdzv_frame *ret);
-/* The number that the RDZV_FRAME_HEAD bytes at p bear, whatever their sum; false: they are no head. */
+/* Read the frame number from the RDZV_FRAME_HEAD bytes at p, without checking the checksum; false: this is no frame
+ * head. */
 bool rdzv_frame_number(const char *p, uint32_t *ret);
 
 #endif

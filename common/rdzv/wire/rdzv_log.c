@@ -103,7 +103,7 @@ static int write_node(const struct node *n, int64_t now, struct buf *out)
     return write_line(out, "node", node_fields, COUNT(node_fields), &copy);
 }
 
-/* All that count: a successor knows how far apart they were. */
+/* Write the times of all restarts that still count: a successor must know how far apart they were. */
 static int write_restarts(const struct rdzv *r, int64_t now, struct buf *out)
 {
     size_t first = rdzv_expired_restarts_(r, now);
@@ -213,7 +213,7 @@ static int read_node(struct rdzv *r, const struct line *l, struct err *e)
         TRY(rdzv_add_node_(r, from.id, &n, e));
     struct standing silent_no_more = n->is;
     silent_no_more.silent = false;
-    rdzv_stand_(r, n, silent_no_more); /* out of the order of fences before its own changes */
+    rdzv_stand_(r, n, silent_no_more); /* take it out of the order of fences before its fields change */
     memcpy(n->addr, from.addr, sizeof n->addr);
     memcpy(n->addrs, from.addrs, sizeof n->addrs);
     memcpy(n->role, from.role, sizeof n->role);
@@ -239,7 +239,7 @@ static int read_gone(struct rdzv *r, const struct line *l, struct err *e)
     if (rdzv_field_find(l->p, l->n, "id", id, sizeof id) != 1)
         return err_set(e, -EINVAL, "there is no id= of at most %d bytes", RDZV_ID_MAX);
     struct node *n = rdzv_find_(r, id);
-    struct core m = r->m; /* the machine's line says already what went with the node */
+    struct core m = r->m; /* the machine's own line already contains what was lost with the node */
     if (n)
         rdzv_forget_(r, n);
     r->m = m;

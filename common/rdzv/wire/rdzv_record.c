@@ -45,7 +45,7 @@ int rdzv_field_text(struct buf *out, const char *key, const char *value)
         rc = buf_add(out, "=", 1);
     if (rc == 0)
         rc = add_value(out, value);
-    if (rc < 0 && out->len > before) { /* a field is there whole or not at all */
+    if (rc < 0 && out->len > before) { /* write a field whole or not at all */
         out->len = before;
         out->data[before] = 0;
     }
@@ -117,8 +117,7 @@ int rdzv_record_write(struct buf *out, const struct rdzv_field *fields, size_t c
 
 /* --- reading */
 
-/* The value at p[0..n) into ret[cap], without its escapes; ret NULL: only looked at. 0, -E2BIG, or -EINVAL with what is
- * wrong. */
+/* Copy the value at p[0..n) without escapes into ret[cap]; ret NULL: only check it. 0, -E2BIG, or -EINVAL with *why. */
 static int unescape(const char *p, size_t n, char *ret, size_t cap, const char **why)
 {
     size_t len = 0;
@@ -152,7 +151,7 @@ struct token {
     size_t key_len, value_len;
 };
 
-/* The next field of p[*at..n). 1; 0 at the end; -EINVAL. */
+/* Find the next field of p[*at..n). 1: found; 0: end; -EINVAL. */
 static int next_token(const char *p, size_t n, size_t *at, struct token *ret)
 {
     if (n == 0 || *at == n + 1)
@@ -170,7 +169,7 @@ static int next_token(const char *p, size_t n, size_t *at, struct token *ret)
     return 1;
 }
 
-/* What may be shown of bytes that a stranger sent. */
+/* A printable, cut copy of bytes that a stranger sent. */
 static const char *shown(const char *p, size_t n, char ret[static 41])
 {
     size_t len = n < 40 ? n : 40;

@@ -1,5 +1,5 @@
-/* One line of fields "key=value", written and read by a table: the text form of events, news, settings and of the
- * machine's own log. What a value may hold, and how it is escaped, is in rdzv_wire.h. */
+/* A record is one line of fields "key=value", written and read by means of a table. It is the text form of events,
+ * news, settings and the machine's log. What a value may hold, and how it is escaped, is in rdzv_wire.h. */
 #ifndef CRUN_COMMON_RDZV_RECORD_H
 #define CRUN_COMMON_RDZV_RECORD_H
 
@@ -16,10 +16,10 @@ struct rdzv_field {
     const char *key;
     size_t key_len;
     enum rdzv_field_type type;
-    unsigned only; /* bits of the record kinds that carry it; the reader takes it in any */
+    unsigned only; /* bits of the record kinds in which the field is written; the reader accepts it in all */
     size_t offset, size;
     long long min, max;         /* NUMBER; NAME: of the enum */
-    long long otherwise;        /* value of a key that is not there; such a value is not written */
+    long long otherwise;        /* value of a key that is absent; a field with this value is not written */
     const char *(*name)(int v); /* NAME: word of each value */
 };
 
@@ -46,8 +46,8 @@ struct rdzv_field {
 /* Append the fields that a record of this kind (one bit) carries and that differ from `otherwise`. -ENOMEM, -E2BIG. */
 int rdzv_record_write(struct buf *out, const struct rdzv_field *fields, size_t count, unsigned kind, const void *base);
 
-/* Set every field of *base from the record (one that is not there and whose `otherwise` is LLONG_MIN stays as it is).
- * -EINVAL names key and value. Keys that no field has are ignored, a key that stands twice is not. */
+/* Set every field of *base from the record (one that is not there and whose `otherwise` is LLONG_MIN stays as it
+ * is). -EINVAL names key and value. Unknown keys are ignored; a key that occurs twice is an error. */
 int rdzv_record_read(const char *p, size_t n, const struct rdzv_field *fields, size_t count, void *base, struct err *e);
 
 /* Visit every key and unescaped value (both NUL-terminated, borrowed until take() returns; value NULL: it has more than
