@@ -1,10 +1,10 @@
-/* Parsing: the specs are spelled out into a getopt_long table, which then does the work; the texts of errors are ours.
+/* Parses a command line: the table of specs becomes a table for getopt_long, which does the work; the error messages
+ * are ours.
  *
  * - Each long name gives two entries (dashes, underscores) with one value, so getopt sees no ambiguity between them.
  * - Values read from the command line go into the config at once, so that each one is checked, even if a later one
  *   wins.
- * - Then what was not given is filled from the environment, the settings files or the default.
- */
+ * - Then options that were not given are filled from the environment, the settings files or the default. */
 #include "common/args/args.h"
 
 #include <assert.h>
@@ -101,7 +101,8 @@ static int add_all(struct long_names *l, const struct arg_program *p)
     return 0;
 }
 
-/* "+:" or ":" ("tell a missing argument from an unknown option"), then the letters. */
+/* Build getopt's string of short options: "+:" or ":" (so that a missing argument is told from an unknown option),
+ * then the letters. */
 static void short_options(const struct arg_program *p, char out[2 * ARG_SPECS_MAX + 8])
 {
     char *o = out;
@@ -122,7 +123,7 @@ static void short_options(const struct arg_program *p, char out[2 * ARG_SPECS_MA
     *o = 0;
 }
 
-/* The spec behind what getopt_long returned; NULL for help and the like. */
+/* The spec for a value that getopt_long returned; NULL for --help and the like. */
 static const struct arg_spec *spec_of(const struct arg_program *p, int val, bool *negated)
 {
     *negated = val >= VAL_SPECS && (val & 1);
@@ -147,7 +148,8 @@ static const char *nearest_option(const struct arg_program *p, const struct long
     return near.word;
 }
 
-/* getopt_long says only "no": find out whether nothing or too much fits, and say what. arg: the element of argv. */
+/* getopt_long reports only an error: find out whether the name fits no option or several, and explain. arg: the
+ * element of argv. */
 static int explain_long(const struct arg_program *p, const struct long_names *l, const char *arg, struct err *e)
 {
     const char *name = arg + 2;
@@ -185,7 +187,7 @@ static bool is_preferred(const struct arg_program *p, const struct arg_spec *s)
     return false;
 }
 
-/* The one preferred option that this prefix of n bytes fits, by its whole name; NULL: none or several. */
+/* The whole name of the one preferred option that begins with these n bytes; NULL: none, or several. */
 static const char *preferred_name(const struct arg_program *p, const struct long_names *l, const char *prefix, size_t n)
 {
     const char *found = NULL;
@@ -203,8 +205,8 @@ static const char *preferred_name(const struct arg_program *p, const struct long
     return found;
 }
 
-/* getopt_long does not know the element before optind. 1: it is an ambiguous prefix of a preferred option, whose name
- * stands there now, to be looked at again. argv keeps the new text. */
+/* getopt_long rejected the element before optind. 1: it is an ambiguous prefix of a preferred option; its full name
+ * is in argv now and must be parsed again. argv keeps the new text. */
 static int complete_prefix(const struct arg_program *p, const struct long_names *l, int c, char **argv)
 {
     char *arg = argv[optind - 1], *whole;
@@ -254,7 +256,7 @@ static int take(const struct arg_program *p, const struct arg_spec *s, bool nega
     return 0;
 }
 
-/* One of those options that end the parsing. */
+/* Handle an option that ends the parsing, such as --help. */
 static int take_page(int c, struct arg_result *r, struct err *e)
 {
     if (c == VAL_VERSION) {
@@ -271,7 +273,7 @@ static int take_page(int c, struct arg_result *r, struct err *e)
     return 0;
 }
 
-/* Options have ended at argv[optind]; before: where the last look at argv began. */
+/* Remove a second "--". Options ended at argv[optind]; before: optind before the last call of getopt_long. */
 static void drop_dashes(int argc, char **argv, int before)
 {
     const bool dropped = before < optind && strcmp(argv[optind - 1], "--") == 0;
@@ -287,7 +289,7 @@ static int read_command_line(const struct arg_program *p, const struct long_name
     char letters[2 * ARG_SPECS_MAX + 8];
     int c, before = 1;
     short_options(p, letters);
-    optind = 0; /* glibc: start anew, and look at the letters again */
+    optind = 0; /* glibc: restart, and read the string of short options again */
     opterr = 0;
     for (; (c = getopt_long(argc, argv, letters, l->v, NULL)) != -1; before = optind) {
         bool negated;
@@ -313,14 +315,14 @@ static int read_command_line(const struct arg_program *p, const struct long_name
     return 0;
 }
 
-/* torchrun's variables of flags: any number but 0 is on. */
+/* torchrun's flag variables: any number but 0 means on. */
 static const char *flag_of_number(const char *text)
 {
     int64_t number;
     return parse_i64(text, "", INT64_MIN, INT64_MAX, &number, NULL) < 0 ? text : number ? "1" : "0";
 }
 
-/* Environment, settings files, then default, for one option that the command line did not give. */
+/* Fill in one option that the command line did not give: from the environment, the settings files, or the default. */
 static int fill(const struct arg_program *p, size_t i, void *config, struct arg_result *r, struct err *e)
 {
     const struct arg_spec *s = &p->specs[i];

@@ -1,4 +1,4 @@
-/* Completion of options, for bash and zsh, from the option table. */
+/* Prints the completion of options, for bash and zsh, from the option table. */
 #include <string.h>
 
 #include "common/args/args_internal.h"
@@ -6,7 +6,7 @@
 static const char *const always_flags[][2] = {
     {"help", "print help"}, {"version", "print the version"}, {"print-config", "print values and their sources"}};
 
-/* Name of the shell function: no blanks, no dashes. */
+/* Print the name of the shell function: no blanks, no dashes. */
 static void print_function(const struct arg_program *p, FILE *out)
 {
     fputc('_', out);
@@ -53,7 +53,7 @@ static void bash_pattern(const struct arg_spec *s, const char *name, int n, FILE
     }
 }
 
-/* Options that take their value from the next word, as a pattern of case. */
+/* Print the options that take their value from the next word, as a pattern of `case`. */
 static void bash_valued(const struct arg_program *p, FILE *out)
 {
     fputs("--completion", out);
@@ -126,7 +126,7 @@ static void bash_words(const struct arg_program *p, FILE *out)
     fputs("    esac\n", out);
 }
 
-/* What stands behind a command is that command's: its name is an operand of its own function. */
+/* Words after a command are completed by that command's function, which sees its own name as an operand. */
 static void bash_dispatch(const struct arg_program *p, FILE *out)
 {
     fputs("    [ $COMP_CWORD -gt 1 ] && case ${COMP_WORDS[1]} in\n", out);
@@ -178,7 +178,7 @@ void args_completion_bash(const struct arg_program *p, FILE *out)
 
 /* --- zsh */
 
-/* Within '...[text]:text:': the quote, brackets and colons would end something. */
+/* Print a text for '...[text]:text:', where quotes, brackets and colons must be escaped. */
 static void zsh_text(const char *text, FILE *out)
 {
     for (; *text; text++)
@@ -252,7 +252,7 @@ static void zsh_arguments(const struct arg_program *p, FILE *out)
               out);
 }
 
-/* What stands behind a command is that command's. */
+/* Words after a command are completed by that command's function. */
 static void zsh_dispatch(const struct arg_program *p, FILE *out)
 {
     fputs("(( CURRENT > 2 )) && case $words[2] in\n", out);

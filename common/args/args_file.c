@@ -1,5 +1,5 @@
-/* Settings files: "name = value" lines with the names of the long options, in either spelling. '#' at the beginning of
- * a line or after a blank begins a comment. */
+/* Reads settings files: "name = value" lines with the names of the long options, in either spelling. '#' at the
+ * beginning of a line or after a blank begins a comment. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -95,7 +95,8 @@ static int take_line(const struct arg_program *p, char *line, const char *path, 
         return refuse_name(p, name, e);
     if (!*value)
         return err_set(e, ERR_USAGE, "%.64s: expected a value", name);
-    if (r->source[i] != ARG_FROM_DEFAULT && r->file_path[i] != path) /* the first file counts, in it the last line */
+    /* the first file wins; within a file, the last line */
+    if (r->source[i] != ARG_FROM_DEFAULT && r->file_path[i] != path)
         return 0;
     if (!(r->text[i] = keep(r, value, e)))
         return e->code;
@@ -107,7 +108,7 @@ static int take_line(const struct arg_program *p, char *line, const char *path, 
 
 #define FILE_BYTES_MAX (1 << 20)
 
-/* NULL with *e unset: there is none. A pipe is not waited for. */
+/* Open a settings file without waiting for a pipe. NULL with *e unset: there is no file. */
 static FILE *open_file(const char *path, struct err *e)
 {
     struct stat st;

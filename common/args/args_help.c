@@ -1,4 +1,4 @@
-/* What the option table says to people: --help, the table of the manual, --print-config. */
+/* Prints the option table for people: --help, the table of the manual, --print-config. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -141,7 +141,7 @@ void args_help(const struct arg_program *p, FILE *out)
         fprintf(out, "\n%s\n", p->epilog);
 }
 
-/* A cell of a Markdown table: '|' would end it. */
+/* Print a cell of a Markdown table; '|' is escaped, because it would end the cell. */
 static void print_cell(FILE *out, const char *text)
 {
     for (; *text; text++)
@@ -246,14 +246,14 @@ static void print_value(const struct arg_spec *s, const void *config, const char
     case ARG_SECONDS:
         print_real(*(const double *)field, s->type == ARG_SECONDS, out);
         break;
-    case ARG_STRING: /* as it was given, also if the program put it elsewhere */
+    case ARG_STRING: /* as it was given, even if the program keeps it elsewhere */
         if (text || *(const char *const *)field)
             fputs(text ? text : *(const char *const *)field, out);
         break;
     case ARG_CHOICE:
         print_choice(s, *(const int *)field, out);
         break;
-    default: /* ARG_CUSTOM: only its owner can read the field */
+    default: /* ARG_CUSTOM: only its owner can interpret the field */
         print_custom(s, field, text, out);
     }
 }

@@ -14,19 +14,20 @@ const char *args_env_value(const struct arg_spec *s, char *ret_name, size_t cap)
  * the list. */
 size_t args_next_item(const char **cursor, char separator, const char **item);
 
-/* Settings files: text, source, file_path and file_line of what the command line did not give. ERR_USAGE. */
+/* Read the settings files: fill in text, source, file_path and file_line of options that the command line did not
+ * give. ERR_USAGE. */
 int args_read_files(const struct arg_program *p, struct arg_result *r, struct err *e);
 
-/* "N", "TEXT": the metavar of the spec, or what its type says. */
+/* "N", "TEXT": the metavar of the spec, or one made from its type. */
 const char *args_metavar(const struct arg_spec *s);
 
-/* Whether --no-NAME exists: for a flag that does not begin with "no-" itself. */
+/* Does --no-NAME exist? For flags that do not begin with "no-" themselves. */
 bool args_negatable(const struct arg_spec *s);
 
 /* "(default 1; 1 to 64; also --x; $A)", or "". Returns out. */
 char *args_remarks(const struct arg_spec *s, char *out, size_t cap);
 
-/* The range as people say it ("1 to 64", "at least 1"); "" if there is none. Returns out. */
+/* The range in words ("1 to 64", "at least 1"); "" if there is none. Returns out. */
 char *args_range_text(const struct arg_spec *s, char *out, size_t cap);
 
 static inline void *args_field(const struct arg_spec *s, void *config)

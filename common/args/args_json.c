@@ -39,7 +39,7 @@ static cJSON *value(const struct arg_spec *s, const void *config)
         return *(const char *const *)field ? cJSON_CreateString(*(const char *const *)field) : cJSON_CreateNull();
     case ARG_CHOICE:
         return choice(s, *(const int *)field);
-    default: /* ARG_CUSTOM: only its owner can read the field */
+    default: /* ARG_CUSTOM: only its owner can interpret the field */
         return s->print ? custom(s, field) : NULL;
     }
 }

@@ -1,11 +1,11 @@
-/* The option table as a manual page (roff, man macros). */
+/* Prints the option table as a manual page (roff, man macros). */
 #include <ctype.h>
 #include <string.h>
 
 #include "common/args/args_internal.h"
 
-/* What roff would take for something else: '-' is a hyphen, a point begins a request, and some characters are
- * accents. */
+/* Print a text, escaping what roff would interpret: '-' is a hyphen, a point begins a request, and some characters
+ * are accents. */
 static void print_text(FILE *out, const char *text)
 {
     bool line_begins = true;
@@ -117,7 +117,7 @@ static void print_sections(const struct arg_program *p, FILE *out)
     }
 }
 
-/* The name as the page is called ("trainer-predict"), and the summary's first sentence: apropos(1) shows this line. */
+/* Print the page's name ("trainer-predict") and the summary's first sentence: apropos(1) shows this line. */
 static void print_name(const struct arg_program *p, FILE *out)
 {
     char line[512];

@@ -1,4 +1,4 @@
-/* From the text of a value to a field of the config struct, by the type of its spec. */
+/* Parses a value's text into a field of the config struct, by the type of its spec. */
 #include "common/args/args_internal.h"
 
 #include <assert.h>
@@ -59,7 +59,8 @@ static double unit_seconds(const char *unit)
     return -1;
 }
 
-/* "30", "1.5": what comes after it; NULL: there is no such number. strtod(3) takes hexadecimal and exponents, too. */
+/* The text after a decimal number such as "30" or "1.5"; NULL: there is no such number. (strtod(3) would accept
+ * hexadecimal and exponents, too.) */
 static const char *end_of_decimal(const char *text)
 {
     static const char digits[] = "0123456789";

@@ -8,7 +8,7 @@ static size_t min3(size_t a, size_t b, size_t c)
     return m < c ? m : c;
 }
 
-/* Levenshtein distance; names beyond the row are as far as it gets. */
+/* Levenshtein distance; a name longer than the row counts as infinitely far. */
 static size_t edit_distance(const char *a, size_t n, const char *b)
 {
     enum { ROW = 64 };
@@ -34,7 +34,7 @@ void nearest_begin(struct nearest *s, const char *typed, size_t n)
     *s = (struct nearest){.typed = typed, .n = n, .limit = n < 6 ? 3 : n / 3 + 2};
 }
 
-/* One letter in two may be wrong, at most. */
+/* A word is near if at most every second letter is wrong. */
 void nearest_try(struct nearest *s, const char *word)
 {
     const size_t d = edit_distance(s->typed, s->n, word);

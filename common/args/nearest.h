@@ -1,4 +1,4 @@
-/* The word that somebody may have meant who typed one that is not known. Pure. */
+/* Guesses which known word was meant by one that was mistyped. Pure. */
 #ifndef CRUN_COMMON_NEAREST_H
 #define CRUN_COMMON_NEAREST_H
 
@@ -7,10 +7,10 @@
 struct nearest {
     const char *typed; /* n bytes */
     size_t n, limit;
-    const char *word; /* the nearest so far, NULL: all are too far away for more than a guess */
+    const char *word; /* the nearest so far; NULL: none is near enough for a guess */
 };
 
-/* typed and the words are borrowed. Words of more than 64 bytes are far from all others. */
+/* typed and the words are borrowed. A word of more than 64 bytes is never near. */
 void nearest_begin(struct nearest *s, const char *typed, size_t n);
 void nearest_try(struct nearest *s, const char *word);
 

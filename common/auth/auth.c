@@ -36,7 +36,7 @@ bool auth_equal(const char *a, size_t na, const char *b, size_t nb)
     return lib && na == nb && lib->CRYPTO_memcmp(a, b, na) == 0;
 }
 
-/* Each part with its NUL, so that no two lists of parts read the same. */
+/* Compute a proof. Each part is hashed with its NUL, so that two different lists of parts never hash the same bytes. */
 static int prove(const struct auth_token *t, const char *role, const char *client_nonce, const char *server_nonce,
                  const char *instance, char ret[AUTH_HEX + 1], struct err *e)
 {
@@ -110,7 +110,7 @@ int auth_server_challenge(struct auth_server *s, const struct auth_token *token,
     if (!is_hex(client_nonce, nonce_len))
         return err_set(e, ERR_CORRUPT, "the nonce is not %d hex digits", AUTH_HEX);
     memcpy(nonce, client_nonce, nonce_len);
-    if (!token) { /* the same work, with a secret nobody knows */
+    if (!token) { /* no such principal: do the same work with a secret that nobody knows */
         strncpy(nobody.principal, principal, AUTH_PRINCIPAL_MAX);
         TRY(auth_random_hex(nobody.secret, BYTES, e));
         token = &nobody;

@@ -1,5 +1,5 @@
-/* Who somebody is, proved without showing the secret: HMAC-SHA256 challenge and response, both ways; and the files the
- * secrets live in.
+/* Proves who a peer is without showing the secret: HMAC-SHA256 challenge and response, both ways; and the files that
+ * hold the secrets.
  *
  *     client                                             server
  *     STORE.AUTH principal client-nonce          ->
@@ -10,9 +10,9 @@
  *
  * proof = hex(HMAC-SHA256(secret, "crun-auth-1" NUL role NUL principal NUL client-nonce NUL server-nonce NUL
  * instance)), role "server" or "client". Nonces are 32 random bytes in lower-case hex. Both nonces are fresh for each
- * connection, so nothing that was overheard can be used again; the role keeps a proof from being sent back to its
- * maker; the instance (random id of the server's run) keeps it from being used at another server. A principal that the
- * server does not know is answered all the same, with a proof that nobody can check, so that names cannot be tried out.
+ * connection, so a recorded exchange cannot be replayed; the role prevents that a proof is sent back to the peer that
+ * made it; the instance (random id of the server's run) prevents its use at another server. A principal that the server
+ * does not know is answered like any other, with a proof that nobody can check, so that trying names reveals nothing.
  *
  * Pure functions over strings: they serve blocking and event-driven callers alike. They load libcrypto on first use. */
 #ifndef CRUN_COMMON_AUTH_H
@@ -38,15 +38,15 @@ struct auth_token {
 
 struct auth_client {
     struct auth_token token;
-    char nonce[AUTH_HEX + 1]; /* the second argument of STORE.AUTH; the first is token.principal */
+    char nonce[AUTH_HEX + 1]; /* sent as the second argument of STORE.AUTH; the first is token.principal */
 };
 
 /* Copies the token and draws a nonce. */
 int auth_client_begin(struct auth_client *c, const struct auth_token *t, struct err *e);
 
-/* Check the server's answer (strings need not be NUL-terminated) and give the argument of STORE.PROVE. ERR_REFUSED: the
- * server does not hold our secret, so it is not the one we look for, or our token is not in its file; ERR_CORRUPT: not
- * such an answer. */
+/* Check the server's answer (strings need not be NUL-terminated) and compute the argument of STORE.PROVE.
+ * ERR_REFUSED: the server does not hold our secret, so it is not the one we look for, or our token is not in its
+ * file; ERR_CORRUPT: malformed answer. */
 int auth_client_answer(const struct auth_client *c, const char *server_nonce, size_t nonce_len,
                        const char *server_proof, size_t proof_len, const char *instance, size_t instance_len,
                        char ret_proof[AUTH_HEX + 1], struct err *e);
@@ -61,18 +61,18 @@ struct auth_server {
     bool known;                  /* the principal has a secret here */
 };
 
-/* Answer STORE.AUTH. token: the principal's, or NULL if there is none: the challenge then cannot be met. ERR_CORRUPT:
- * the nonce is none. ret_nonce and ret_proof are the first two elements of the answer. */
+/* Answer STORE.AUTH. token: the principal's, or NULL if there is none, and then no proof succeeds. ERR_CORRUPT:
+ * malformed nonce. ret_nonce and ret_proof are the first two elements of the answer. */
 int auth_server_challenge(struct auth_server *s, const struct auth_token *token, const char *principal,
                           const char *client_nonce, size_t nonce_len, const char *instance,
                           char ret_nonce[AUTH_HEX + 1], char ret_proof[AUTH_HEX + 1], struct err *e);
 
-/* Whether STORE.PROVE's argument meets the challenge. Takes as long whatever differs. The challenge is used up by
- * it. */
+/* Does STORE.PROVE's argument answer the challenge? Takes the same time in every case. A challenge can be checked
+ * once only. */
 bool auth_server_check(struct auth_server *s, const char *proof, size_t n);
 
-/* For those who hold tokens of their own to compare: equal for equal tokens and the same nonce, and says nothing else.
- * No proof in an exchange: it has a role of its own. */
+/* A value to compare tokens by without showing them: equal for equal tokens and the same nonce. It cannot serve as a
+ * proof: it is computed with a role of its own. */
 int auth_fingerprint(const struct auth_token *t, const char *nonce, char ret[AUTH_HEX + 1], struct err *e);
 
 /* --- tokens */
@@ -84,16 +84,16 @@ struct auth_tokens {
 
 #define AUTH_TOKENS_MAX_BYTES (4 << 20)
 
-/* Lines "principal secret"; blank ones and those that begin with '#' do not count. ERR_USAGE names the line. None at
- * all is an error. */
+/* Parse lines "principal secret"; blank lines and those that begin with '#' are skipped. ERR_USAGE names the line. A
+ * text without any token is an error. */
 int auth_tokens_parse(struct auth_tokens *ret, const char *text, size_t n, const char *what, struct err *e);
 
-/* Of a file, which nobody but its owner may read (ERR_USAGE, with the remedy), or of an inherited descriptor ("fd:3"),
- * which is read to its end (at most 5 s) and closed. -ENOENT and the like. */
+/* Read tokens from a file that only its owner may read (else ERR_USAGE, with the remedy), or from an inherited
+ * descriptor ("fd:3"), which is read to its end (at most 5 s) and closed. -ENOENT and the like. */
 int auth_tokens_read(struct auth_tokens *ret, const char *path, struct err *e);
 
-/* Read the file again, into *t, which stays as it is after an error. ERR_USAGE: a descriptor, which can be read only
- * once: its number may be another file's by now. */
+/* Read the file again into *t, which stays as it is after an error. ERR_USAGE: `path` is a descriptor, which can be
+ * read only once: its number may belong to another file now. */
 int auth_tokens_reread(struct auth_tokens *t, const char *path, struct err *e);
 
 /* NULL if there is none. */
@@ -102,7 +102,7 @@ const struct auth_token *auth_tokens_find(const struct auth_tokens *t, const cha
 /* Wipe and free; *t is empty then. */
 void auth_tokens_free(struct auth_tokens *t);
 
-/* Same length, same bytes? Takes as long whatever differs. */
+/* Are both equal in length and bytes? Takes the same time wherever they differ. */
 bool auth_equal(const char *a, size_t na, const char *b, size_t nb);
 
 /* n random bytes in hex, NUL-terminated. */
@@ -111,17 +111,17 @@ int auth_random_hex(char *ret, size_t n, struct err *e);
 /* Where a user's own token came from. */
 enum auth_origin {
     AUTH_FROM_FILE,     /* named by the user: --token-file, CRUN_TOKEN_FILE */
-    AUTH_FROM_VARIABLE, /* CRUN_TOKEN: "SECRET", of the principal AUTH_PRINCIPAL, or "PRINCIPAL SECRET" */
+    AUTH_FROM_VARIABLE, /* CRUN_TOKEN: "SECRET" (of the principal AUTH_PRINCIPAL) or "PRINCIPAL SECRET" */
     AUTH_FROM_HOME,     /* ~/.config/crun/token */
-    AUTH_FROM_DRAWN,    /* nowhere to keep one: drawn for this process. Good for a job of one node only */
+    AUTH_FROM_DRAWN,    /* no place to keep one: drawn for this process, so it serves only a job of one node */
 };
 
 #define AUTH_VARIABLE "CRUN_TOKEN"
 #define AUTH_PRINCIPAL "crun"
 
-/* The tokens a client works with (its own is the first one): those of `file`, or if that is NULL that of CRUN_TOKEN, or
- * without it those of ~/.config/crun/token, which is made with mode 0600 if it is not there (two that make it at once
- * get the same), or if that cannot be made one that is drawn. */
+/* The tokens that a client uses (its own comes first): those of `file`; if file is NULL, that of CRUN_TOKEN; else
+ * that of ~/.config/crun/token, which is made with mode 0600 if it does not exist (two processes that make it at
+ * once get the same one); if it cannot be made, a random one. */
 int auth_tokens_own(struct auth_tokens *ret, const char *file, enum auth_origin *ret_origin, struct err *e);
 
 #endif

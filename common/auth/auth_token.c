@@ -1,4 +1,4 @@
-/* The files that secrets live in; see auth.h. */
+/* Reads and makes the files that hold secrets; see auth.h. */
 #include "common/auth/auth.h"
 #include "common/base/buf.h"
 #include "common/base/clock.h"
@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define READ_MS 5000 /* an inherited descriptor must be at its end by then */
+#define READ_MS 5000 /* ms within which an inherited descriptor must reach its end */
 #define SECRET_BYTES 32
 
 void auth_tokens_free(struct auth_tokens *t)
@@ -68,7 +68,7 @@ static size_t skip_word(const char *p, size_t n, size_t at)
     return at;
 }
 
-/* 1: a token; 0: nothing on this line. Errors contain no character of the secret. */
+/* Parse one line. 1: a token; 0: nothing on this line. Errors contain no character of the secret. */
 static int parse_line(const char *p, size_t n, struct auth_token *ret, struct err *e)
 {
     size_t name = skip_blanks(p, n, 0), name_end = skip_word(p, n, name);
@@ -171,14 +171,14 @@ static bool is_our_group(gid_t group)
     return group == getegid();
 }
 
-/* A Secret of Kubernetes: its file is root's, and what runs as another user reads it by its group. */
+/* Is this a Secret of Kubernetes? root owns the file, and a process of another user reads it through its group. */
 static bool is_by_group(const struct stat *st)
 {
     const bool is_roots_own = geteuid() == 0 && st->st_gid == 0;
     return (st->st_mode & 077) == 040 && st->st_uid == 0 && !is_roots_own && is_our_group(st->st_gid);
 }
 
-/* What anybody else may read is no secret. */
+/* Check that nobody else may read the file: else it is no secret. */
 static int check_mode(int fd, const char *what, const char *path, struct err *e)
 {
     struct stat st;
@@ -278,8 +278,8 @@ static int write_token(const char *path, const struct auth_token *t, struct err 
     return rc < 0 ? err_errno(e, -rc, "'%s' cannot be written", path) : 0;
 }
 
-/* Written aside and given its name only where there is none: nobody sees half a file, and of two that make it one
- * wins. */
+/* Make the token file: write a temporary file and link it to its name if that is free. So nobody sees half a file,
+ * and if two processes do it at once, one wins. */
 static int make_token(const char *path, struct err *e)
 {
     struct auth_token t;
@@ -316,7 +316,8 @@ static bool is_or_can_be_made(const char *path, struct err *why)
     return is;
 }
 
-/* "SECRET" or "PRINCIPAL SECRET". Nodes on which the user has different names need no principal. */
+/* Parse CRUN_TOKEN: "SECRET" or "PRINCIPAL SECRET". The first form suits nodes on which the user has different
+ * names. */
 static int read_variable(struct auth_tokens *ret, const char *text, struct err *e)
 {
     struct buf line;

@@ -1,5 +1,5 @@
-/* Arrays that double. array: the address of the pointer to the first element (NULL: none yet); cap: how many there is
- * room for; need: how many there must be room for. On -ENOMEM nothing has changed. */
+/* Arrays that double. array: the address of the pointer to the first element (NULL: none yet); cap: number of
+ * elements that there is room for; need: number that is needed. On -ENOMEM nothing has changed. */
 #ifndef CRUN_COMMON_ARRAY_H
 #define CRUN_COMMON_ARRAY_H
 
@@ -9,7 +9,7 @@ struct err;
 
 /* Elements of `size` bytes, from malloc. 0; -ENOMEM. */
 int array_reserve(void *array, size_t *cap, size_t need, size_t size);
-/* The same with a sentence: "no memory for 128 <what>". e may be NULL. */
+/* The same, with a message: "no memory for 128 <what>". e may be NULL. */
 int array_grow(void *array, size_t *cap, size_t need, size_t size, const char *what, struct err *e);
 
 /* v: pointer to the first element; cap: a size_t. */

@@ -1,4 +1,4 @@
-/* A growable byte buffer with a hard limit, so that no peer decides how much memory is taken. */
+/* A growable byte buffer with a hard limit, so that a peer cannot make it take all memory. */
 #ifndef CRUN_COMMON_BUF_H
 #define CRUN_COMMON_BUF_H
 

@@ -1,4 +1,4 @@
-/* From a member of a struct to the struct around it. */
+/* Get from a member of a struct to the struct around it. */
 #ifndef CRUN_COMMON_CONTAINER_OF_H
 #define CRUN_COMMON_CONTAINER_OF_H
 

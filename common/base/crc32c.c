@@ -30,14 +30,14 @@ static void prepare(void)
         for (int i = 0; i < 256; i++)
             table[k][i] = (table[k - 1][i] >> 8) ^ table[0][table[k - 1][i] & 0xff];
 #ifdef HAVE_SSE42_PATH
-    /* __builtin_cpu_supports() would ask a dozen leaves at the start of every program, each a trap in a virtual
-     * machine. */
+    /* Not __builtin_cpu_supports(): it would run a dozen CPUID instructions at the start of every program, each a
+     * trap in a virtual machine. */
     unsigned a, b, c, d;
     have_instruction = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2);
 #endif
 }
 
-/* c is the inverted register, here and in with_instruction. */
+/* c is inverted, here and in with_instruction(). */
 static uint32_t with_tables(uint32_t c, const unsigned char *p, size_t n)
 {
     for (; n >= 8; n -= 8, p += 8) {

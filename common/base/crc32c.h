@@ -8,7 +8,7 @@
 /* Start with crc = 0; feed the result back to go on with more data. Thread-safe. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t n);
 
-/* The same by tables only: what machines without the instruction run, here for tests to compare. */
+/* The same by tables only, as on machines without the instruction; tests compare the two. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n);
 
 #endif

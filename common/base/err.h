@@ -1,13 +1,13 @@
-/* The room common/base: what every program of this tree uses and nothing of its own subject is in. It includes no other
- * room. Text comes in through file.h, json.h and utf8.h, all of them bounded; it is put together in buf.h and
- * json_write.h, and leaves through file.h, or log.h as lines on stderr. clock.h is the one clock. err.h below is in
- * nearly every signature: what fails says so here, and the program, not the library, tells people of it.
+/* The room common/base: what every program of this tree uses and what knows nothing of the project. It includes no
+ * other room. Text comes in through file.h and utf8.h, both bounded; it is put together in buf.h and leaves through
+ * file.h, or log.h as lines on stderr. clock.h is the one clock. err.h below is in nearly every signature: a failing
+ * function fills it in, and the program, not the library, prints it.
  *
  * Errors: a code for programs and a sentence for people.
  *
- * Functions return 0 or a negative code: -errno, or one of the project codes below. Results go through
- * ret_... parameters, untouched on failure; `struct err *e` is the last parameter and may be NULL. Callers add
- * context in front: err_wrap(e, "join run '%s'", id). Modules never log an error that they return. */
+ * Functions return 0 or a negative code: -errno, or one of the project codes below. Results go through ret_...
+ * parameters, untouched on failure; `struct err *e` is the last parameter and may be NULL. Callers add context in
+ * front: err_wrap(e, "join run '%s'", id). Modules never log an error that they return. */
 #ifndef CRUN_COMMON_ERR_H
 #define CRUN_COMMON_ERR_H
 
@@ -40,7 +40,7 @@ int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format
 /* Set *e to "<text>: <strerror(errno_value)>"; returns -errno_value. */
 int err_errno(struct err *e, int errno_value, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* The same of a process or a thread that cannot be started: EAGAIN names the limit. */
+/* The same for a process or a thread that cannot be started: for EAGAIN it names the limit. */
 int err_start(struct err *e, int errno_value, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Put "<text>: " in front of what *e says; returns e->code (or -EIO if e is NULL). */

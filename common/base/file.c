@@ -59,14 +59,15 @@ int file_stream_regular(FILE **ret, const char *path, int code, struct err *e)
     return 0;
 }
 
-/* 0: not known, as of a pipe or of what the kernel makes up. */
+/* Size of a regular file; 0: not known, as for a pipe or a file of /proc. */
 static size_t size_of(int fd)
 {
     struct stat st;
     return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size : 0;
 }
 
-/* Straight into memory that is there, then by pieces: mostly there is none, unless the file grows meanwhile. */
+/* Read straight into reserved memory, then piece by piece: usually nothing is left by then, unless the file grows
+ * meanwhile. */
 int file_read_all(int fd, struct buf *out)
 {
     char piece[16384];

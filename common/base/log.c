@@ -12,8 +12,8 @@
 
 static _Atomic int max_level = LOG_WARN;
 
-/* The newest prefix is in place prefix_seq % 2. Who reads it begins again only where another was written meanwhile: one
- * that is still being written, or never will be, as after a fork in the middle, keeps nobody. */
+/* The newest prefix is in place prefix_seq % 2. A reader starts again only if another prefix was written meanwhile.
+ * A prefix that is still being written, or never will be, as after a fork in the middle, blocks no reader. */
 enum { PREFIX_WORDS = LOG_PREFIX_MAX / sizeof(uint64_t) };
 static _Atomic uint32_t prefix_seq;
 static _Atomic uint64_t prefix_words[2][PREFIX_WORDS];
@@ -29,7 +29,8 @@ void log_init(enum log_level max, const char *prefix)
     const uint32_t next = atomic_load_explicit(&prefix_seq, memory_order_relaxed) + 1;
     max_level = (int)max;
     snprintf((char *)words, sizeof words, "%s", prefix);
-    atomic_thread_fence(memory_order_release); /* who reads a word of this sees that the one in its place is old */
+    /* a reader that sees a word of the new prefix also sees that prefix_seq has changed */
+    atomic_thread_fence(memory_order_release);
     for (int i = 0; i < PREFIX_WORDS; i++)
         atomic_store_explicit(&prefix_words[next % 2][i], words[i], memory_order_relaxed);
     atomic_store_explicit(&prefix_seq, next, memory_order_release);

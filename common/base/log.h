@@ -1,7 +1,7 @@
-/* Log lines: `time level run node rank module: message key=value`, to stderr, one write(2) a line.
- * What a peer has named itself may stand in a message: control characters become '?', so that nobody writes lines of
- * his own. Thread-safe. The only file-scope mutable state of the programs; libcrun, whose API has no handle, has its
- * own (common/crun/crun.c). */
+/* Log lines: `time level run node rank module: message key=value`, to stderr, one write(2) a line. A message may
+ * contain names that a peer chose: control characters become '?', so that no peer can forge a line. Thread-safe.
+ * This is the only mutable state at file scope of the programs; libcrun, whose API has no handle, has its own
+ * (common/crun/crun.c). */
 #ifndef CRUN_COMMON_LOG_H
 #define CRUN_COMMON_LOG_H
 
@@ -19,15 +19,15 @@ enum log_level { LOG_LEVELS(CHOICE_ID) };
 
 #define LOG_PREFIX_MAX 128 /* with its NUL */
 
-/* A module that a program loads has a copy of this file of its own, and a log_init() that the program calls.
- * prefix: "run=j1 node=0 rank=3" or "", copied. Default: LOG_WARN, no prefix. Again by the same thread, while others
- * log. */
+/* Set level and prefix. prefix: "run=j1 node=0 rank=3" or "", copied. Default: LOG_WARN, no prefix. May be called
+ * again, by the same thread, while others log. A module that a program loads has its own copy of this file, so the
+ * program calls that log_init(), too. */
 void log_init(enum log_level max, const char *prefix);
 enum log_level log_level(void);
-void log_prefix(char out[LOG_PREFIX_MAX]); /* as log_init() was given it, or its beginning */
+void log_prefix(char out[LOG_PREFIX_MAX]); /* the prefix that log_init() got, cut if it is long */
 
-/* Lines go to out() instead of stderr, newline included; NULL: to stderr again. For a program that must not block
- * there; it has one thread that logs. out() must not log. */
+/* Lines go to out() instead of stderr, newline included; NULL: to stderr again. For a program that must not block on
+ * stderr and has one thread that logs. out() must not log. */
 void log_redirect(void (*out)(void *arg, const char *line, size_t n), void *arg);
 
 void log_line(enum log_level level, const char *module, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

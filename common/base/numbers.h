@@ -1,5 +1,5 @@
-/* Numbers as text and back; the smaller and the larger of two. Pure; without stdio where that is done for each
- * request. */
+/* Numbers as text and back; the smaller and the larger of two. Pure. Functions that run once per request avoid
+ * stdio. */
 #ifndef CRUN_COMMON_NUMBERS_H
 #define CRUN_COMMON_NUMBERS_H
 
@@ -12,9 +12,9 @@ char *digits_write(char *at, long long v); /* decimal, without a NUL; returns it
 
 void hex_write(char *ret, const void *bytes, size_t n); /* 2n small digits and a NUL */
 int hex_digit(char c);                                  /* either case; -1: it is none */
-int hex_byte(const char *p, size_t n);                  /* of the two digits at p[0..n); -1: there are not two */
+int hex_byte(const char *p, size_t n); /* value of the two hex digits at p[0..n); -1: they are not two hex digits */
 
-/* "0-3,5". Begins as {.out = memory, .cap = its bytes}, with out[0] = 0. */
+/* A list of ranges as text: "0-3,5". Initialise as {.out = memory, .cap = its bytes}, with out[0] = 0. */
 struct ranges {
     char *out; /* cut short if cap is too small */
     size_t cap, len;
@@ -22,7 +22,7 @@ struct ranges {
     int first, last;
 };
 
-void ranges_add(struct ranges *r, int number); /* one that follows the last joins its range */
+void ranges_add(struct ranges *r, int number); /* a number that follows the last one extends its range */
 
 static inline int min_int(int a, int b)
 {

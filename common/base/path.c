@@ -42,7 +42,7 @@ int path_make_writable(const char *dir, struct err *e)
     return 0;
 }
 
-/* The link is read through a descriptor, so nobody can put another in its place after its owner was looked at. */
+/* Open a link itself and read it through that descriptor: so nobody can exchange it after its owner was checked. */
 static int open_link(const char *path)
 {
     char to[2 * PATH_MAX], target[PATH_MAX];
@@ -64,7 +64,7 @@ static int open_link(const char *path)
 
 int path_open_dir(const char *path)
 {
-    char plain[PATH_MAX]; /* a slash at its end would have a link followed */
+    char plain[PATH_MAX]; /* without a slash at its end, which would make the kernel follow a link */
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/')
         n--;

@@ -1,5 +1,5 @@
-/* What this is built with. Sanitizers know one stack a thread and one table of descriptors a process; where a program
- * has others, it has none in such a build. 0 or 1. */
+/* Which sanitizers this is built with, 0 or 1. Sanitizers know one stack per thread and one table of descriptors per
+ * process; a program that uses more has to do without in such a build. */
 #ifndef COMMON_BASE_SANITIZER_H
 #define COMMON_BASE_SANITIZER_H
 

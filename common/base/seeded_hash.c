@@ -1,4 +1,4 @@
-/* See seeded_hash.h: eight bytes at a time, multiplied into each other. */
+/* The seeded hash, which multiplies eight bytes at a time into each other. See seeded_hash.h. */
 #include "common/base/seeded_hash.h"
 #include <stdint.h>
 #include <string.h>
@@ -8,7 +8,7 @@ __extension__ typedef unsigned __int128 u128;
 
 static uint64_t seed;
 
-/* Before main(), so that no table is older than the seed. */
+/* Runs before main(), so that no table is made before the seed. */
 __attribute__((constructor)) static void draw_seed(void)
 {
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)

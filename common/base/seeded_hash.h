@@ -1,7 +1,7 @@
-/* uthash with a hash that depends on a number drawn by each process: whoever chooses keys does not choose their
- * buckets. Include it instead of <uthash.h>, everywhere: all files that use one table must, and uthash itself ends the
- * process where there is no memory. Here HASH_ADD leaves hh.tbl NULL then, and the caller looks at it.
- * Tables keep the order of insertion as ever. */
+/* uthash with a hash that depends on a random number of each process: a peer that chooses keys cannot choose their
+ * buckets. Include it instead of <uthash.h>, everywhere: all files that use the same table must. Where uthash would
+ * end the process for lack of memory, HASH_ADD leaves hh.tbl NULL here, and the caller checks it. Tables keep the
+ * order of insertion. */
 #ifndef CRUN_COMMON_SEEDED_HASH_H
 #define CRUN_COMMON_SEEDED_HASH_H
 

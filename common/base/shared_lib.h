@@ -14,7 +14,7 @@ struct err;
 
 struct lib_symbol {
     const char *name;
-    size_t at; /* of its pointer in the struct of functions */
+    size_t at; /* offset of its pointer in the struct of functions */
 };
 
 struct shared_lib {
@@ -34,7 +34,7 @@ struct shared_lib {
             false                                                                                                      \
     }
 
-/* l->functions, filled; stays for the life of the process. NULL, with one sentence that names the library, where it is
+/* l->functions, filled; stays for the life of the process. NULL, with one sentence that names the library, if it is
  * not installed (-ENOENT): the next call tries again. The first call reads files (some milliseconds). Any thread. */
 const void *shared_lib_open(struct shared_lib *l, struct err *e);
 bool shared_lib_is_open(struct shared_lib *l);

@@ -28,7 +28,7 @@
 struct libcrun libcrun_self = {.recorded = ATOMIC_FLAG_INIT};
 #define self libcrun_self
 
-/* The descriptor named by the environment, -1 if none. */
+/* The descriptor that the environment names, -1 if none. */
 static int page_descriptor(void)
 {
     const char *text = getenv(ENV_PAGE_FD);
@@ -65,7 +65,7 @@ static struct crun_page *map_page(int fd)
     return p;
 }
 
-/* Own copies: the environment may change under us. */
+/* Copy the strings of the environment, which the program may change later. */
 static int copy_strings(const struct env_contract *c)
 {
     self.run_id = strdup(c->run_id ? c->run_id : "");
@@ -130,7 +130,8 @@ static void announce_first_progress(struct crun_page *p, int64_t now)
         crun_phase(CRUN_PHASE_STEP);
     if (!atomic_compare_exchange_strong(&p->first_step_ns, &never, now) || p->notify_fd < 0)
         return;
-    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* it may fail: the launcher reads the page anyway */
+    /* may fail: the launcher looks at the page from time to time anyway */
+    ssize_t ignored = write(p->notify_fd, &one, sizeof one);
     (void)ignored;
 }
 
@@ -145,7 +146,8 @@ static void raise_to(_Atomic int64_t *longest, int64_t ns)
         atomic_store_explicit(longest, ns, memory_order_relaxed);
 }
 
-/* This thread is the only writer: plain loads and stores. The first step begins before anybody could know when. */
+/* Count the step that has ended in the page's histogram. Only this thread writes there: plain loads and stores. The
+ * first step is not counted, because its beginning is not known. */
 static void count_step(struct crun_page *p, int64_t now)
 {
     int64_t from = relaxed(&p->last_step_ns), phase = relaxed(&p->phase_ns);
@@ -319,9 +321,10 @@ void crun_record_error(int code, const char *message)
     copy_text(r.message, sizeof r.message, message);
     if (p) {
         copy_text(p->error_text, sizeof p->error_text, message);
-        atomic_store(&p->error_code, code ? code : -1); /* after the text: 0 means that there is none */
+        atomic_store(&p->error_code, code ? code : -1); /* last of all, because 0 says that there is no error */
         if (atomic_load(&p->first_step_ns) != 0)
             r.step = (int64_t)atomic_load(&p->step);
     }
-    failure_record_write(self.error_file, &r, NULL); /* a full disk is ignored: the page has it */
+    /* errors, such as a full disk, are ignored: the page has the record, too */
+    failure_record_write(self.error_file, &r, NULL);
 }

@@ -3,18 +3,17 @@
  * - Everything a handler needs is made while the process is well: the names of files, a signal stack, the unwinder
  *   (loaded by the first backtrace(3)), a file without a name. The handler calls only what signal-safety(7) allows,
  *   backtrace(3) and backtrace_symbols_fd(3).
- * - First the message is printed and recorded, then the call stack is looked for: a memory fault may have damaged the
- *   stack, and the unwinder crashes on it. Then this handler, entered again, leaves the unwinder by siglongjmp(3), and
- *   what was written stays.
+ * - First the message is printed and recorded, then the call stack is unwound. If a memory fault has damaged the stack,
+ *   the unwinder itself crashes: the handler is entered again, and leaves the unwinder by siglongjmp(3). What was
+ *   written stays.
  * - The record is written to the file without a name, which then gets its name: never half a record, nothing left by a
- *   process that ends well. Where the file system has no such files, it is opened when needed. With the stack it is
- *   written once more, beside, and renamed.
- * - In a process that the worker forked the words are printed, and no more: record and page are the worker's.
+ *   process that ends well. If the file system has no unnamed files, it is opened when needed. The record with the
+ *   stack is written to a second file, which is renamed over the first.
+ * - A process that the worker forked only prints: record and page belong to the worker.
  * - Then the signal does what it would have done: its former action is put back, and the instruction is tried again,
  *   or, for a signal that somebody sent (abort(), kill), the signal is sent again. So debuggers, core dumps and other
  *   handlers see what they always saw.
- * - A second thread that crashes meanwhile waits up to a second for the first one's record.
- */
+ * - A second thread that crashes meanwhile waits up to a second for the first one's record. */
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -47,10 +46,11 @@ static const struct crash {
 
 static struct {
     bool installed;
-    pid_t pid; /* of the worker; a process that it forked has another one */
+    pid_t pid; /* process id of the worker; a process that it forked has another one */
     struct sigaction before[CRASHES];
-    int unnamed;                          /* file that becomes the record; -1: none */
-    char path[4096], tmp[4100], link[40]; /* of the record, its first name, the unnamed file */
+    int unnamed; /* file that becomes the record; -1: none */
+    /* paths of the record, of its temporary name, and of the unnamed file in /proc */
+    char path[4096], tmp[4100], link[40];
     char record[8192];
 } crash;
 
@@ -96,7 +96,7 @@ static void put_hex(struct out *o, uint64_t v)
 
 /* --- the call stack */
 
-/* A line of /proc/self/maps: "7f12-7f34 r-xp 00001000 08:01 123   /lib/libc.so.6". */
+/* One line of /proc/self/maps: "7f12-7f34 r-xp 00001000 08:01 123   /lib/libc.so.6". */
 struct mapping {
     uint64_t from, to, offset;
     const char *path;
@@ -177,7 +177,8 @@ static bool name_frame(void *arg, const struct mapping *m)
     return true;
 }
 
-/* "#0 0x55d1 /bin/worker+0x11d1\n#1 ...", the line ends escaped. */
+/* Write the stack as "#0 0x55d1 /bin/worker+0x11d1
+ * #1 ...", with escaped line ends. */
 static void put_stack(struct out *o, void *const *frames, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -214,9 +215,10 @@ static void put_record(struct out *o, const struct crash *c, const char *message
     put_text(o, message);
     put_text(o, "\", \"extraInfo\": {\"timestamp\": \"");
     put_number(o, (uint64_t)time(NULL), 10);
-    if (n > 0) { /* torchrun shows this in place of the message, even an empty one */
+    /* leave the field out if there is no stack: torchrun shows even an empty one in place of the message */
+    if (n > 0) {
         put_text(o, "\", \"py_callstack\": \"");
-        o->cap -= 128; /* for what follows, however long the stack is */
+        o->cap -= 128; /* reserve room for the end of the record, however long the stack is */
         put_stack(o, frames, n);
         o->cap += 128;
     }
@@ -254,7 +256,8 @@ static bool write_beside(const struct out *o)
     return true;
 }
 
-/* A record that is there already is of an earlier error: it stays. True: the record is this one. */
+/* Give the record its name. If a record is there already, it tells an earlier error and stays. True: the file now
+ * holds our record. */
 static bool leave_record(const struct out *o)
 {
     if (!crash.path[0])
@@ -291,7 +294,7 @@ static void leave_in_page(const struct crash *c, const char *message)
     atomic_store(&p->error_code, 128 + c->signo);
 }
 
-/* Without the stack. True: the record is this one. */
+/* Record the message, without a stack. True: the file now holds our record. */
 static bool record_message(const struct crash *c, const char *message)
 {
     struct out record = {crash.record, 0, sizeof crash.record};
@@ -315,7 +318,7 @@ static void add_stack(const struct crash *c, const char *message, bool is_record
     backtrace_symbols_fd(frames, n, STDERR_FILENO);
 }
 
-/* While the stack is looked for, by this thread; 0: by none. */
+/* Thread that is unwinding its stack now; 0: none. */
 static _Atomic pid_t unwinds;
 static sigjmp_buf out_of_unwinder;
 
@@ -388,7 +391,8 @@ static void prepare_record(void)
     if (slash) {
         slash[slash == folder] = '\0';
         int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-        crash.unnamed = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1; /* never in the place of a closed stderr */
+        /* keep 0 to 2 free: a closed stderr must not become this file */
+        crash.unnamed = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
         if (fd >= 0)
             close(fd);
     }
@@ -396,7 +400,8 @@ static void prepare_record(void)
     snprintf(crash.link, sizeof crash.link, "/proc/self/fd/%d", crash.unnamed);
 }
 
-/* Without one, a stack that overflowed has no room for the handler. One that is there is left. */
+/* Give this thread a signal stack, unless it has one. Without it, a stack overflow leaves the handler no room to
+ * run. */
 static void give_stack(void)
 {
     stack_t now;
@@ -413,7 +418,7 @@ int crun_catch_crashes(void)
     struct sigaction a = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     if (crash.installed)
         return 0;
-    backtrace(frames, 4); /* loads the unwinder, which a handler must not */
+    backtrace(frames, 4); /* loads the unwinder now: a signal handler must not load it */
     prepare_record();
     give_stack();
     sigfillset(&a.sa_mask);

@@ -9,28 +9,28 @@
 #include <string.h>
 
 #define CRUN_PAGE_MAGIC 0x6e757263u /* "crun" */
-#define CRUN_PAGE_VERSION 2u        /* what this launcher writes; 2: it knows of rounds that a process outlives */
+#define CRUN_PAGE_VERSION 2u        /* version that this launcher writes; 2: it can hold a process between two rounds */
 #define CRUN_PAGE_OLDEST 1u         /* what libcrun takes */
 #define CRUN_PAGE_BYTES 4096
 
-/* How long steps took: 16 buckets for each doubling of the time, the first from 0, the last without an end. A worker
- * counts its own steps, so that nobody has to look at each of them. */
+/* Histogram of the times of steps: 16 buckets for each doubling of the time; the first begins at 0, the last has no
+ * end. A worker counts its own steps, so that the launcher need not see each one. */
 #define CRUN_PAGE_BUCKETS 384
 #define CRUN_PAGE_OCTAVE 16     /* buckets of a doubling */
-#define CRUN_PAGE_LEAST_LOG2 17 /* bucket 0 ends where 2^17 ns = 131 us do; the last one begins after 36 minutes */
+#define CRUN_PAGE_LEAST_LOG2 17 /* bucket 0 ends at 2^17 ns = 131 us; the last one begins at 36 minutes */
 #define CRUN_PAGE_PHASES 8      /* room for more than enum crun_phase has */
 #define CRUN_PAGE_FIGURES 16    /* likewise, enum crun_figure */
 
 #define CRUN_PAGE_PARTS 6 /* likewise, enum crun_part */
 #define CRUN_PAGE_ROWS 32 /* newest steps whose parts are there */
 
-/* What a step was made of, of step N in row N % CRUN_PAGE_ROWS. */
+/* How long each part of a step took. Step N is in row N % CRUN_PAGE_ROWS. */
 struct crun_page_row {
-    _Atomic uint32_t step;                /* worker: N + 1, its low bits, set after us; 0: it is being written */
+    _Atomic uint32_t step; /* worker: low bits of N + 1, stored after us[]; 0: the row is being written */
     _Atomic uint32_t us[CRUN_PAGE_PARTS]; /* worker: by enum crun_part */
 };
 
-/* A new round, published to a process that was held: what may change of struct crun_info. */
+/* A new round, published to a process that was held: the fields of struct crun_info that may change. */
 struct crun_page_round {
     int32_t rank, world_size, local_rank, local_world_size, group_rank, group_world_size, round, restart_count;
     char store[256]; /* "resp://host:port" */
@@ -43,7 +43,7 @@ struct crun_page {
     int32_t notify_fd; /* launcher: eventfd inherited by the worker, written once at the first progress; -1: none */
     uint32_t reserved;
     _Atomic uint32_t stop_reason;  /* launcher: enum crun_stop_reason */
-    _Atomic uint32_t attached;     /* worker: 1 once crun_init() ran: it will see reasons */
+    _Atomic uint32_t attached;     /* worker: 1 after crun_init(): the worker will see the reason of a stop */
     _Atomic uint64_t step;         /* worker: last finished step */
     _Atomic int64_t first_step_ns; /* worker: CLOCK_MONOTONIC of its first progress, 0 before */
     _Atomic int64_t last_step_ns;  /* worker */
@@ -51,41 +51,46 @@ struct crun_page {
     char error_text[512];          /* worker: NUL-terminated */
     _Atomic uint32_t has_metrics;  /* worker: set after the first pair of */
     uint32_t reserved2;
-    _Atomic uint64_t images_per_s, loss; /* worker: bits of a double; the job's, of a recent step */
+    _Atomic uint64_t images_per_s, loss; /* worker: the whole job's, at a recent step; bits of a double */
     _Atomic uint32_t phase;              /* worker: enum crun_phase; set after phase_ns */
     uint32_t reserved3;
-    _Atomic int64_t phase_ns;                     /* worker: CLOCK_MONOTONIC of the last change of phase, 0: none */
-    _Atomic int64_t longest_ns[CRUN_PAGE_PHASES]; /* worker: longest stay in a phase that was left; [0]: longest step */
-    _Atomic uint32_t steps[CRUN_PAGE_BUCKETS];    /* worker: its steps after the first, by the time they took */
+    _Atomic int64_t phase_ns; /* worker: CLOCK_MONOTONIC of the last change of phase, 0: none */
+    /* worker: longest time spent in each phase that it has left; [0]: longest step */
+    _Atomic int64_t longest_ns[CRUN_PAGE_PHASES];
+    _Atomic uint32_t steps[CRUN_PAGE_BUCKETS]; /* worker: number of its steps, except the first, by duration */
     /* --- version 2 */
-    int32_t wake_fd;        /* launcher, before the spawn: eventfd inherited by the worker, readable while a reason of a
-                              stop is there; -1: this launcher holds nobody */
-    _Atomic uint32_t wake;  /* launcher: futex; counts what the worker may wait for: reasons and rounds */
-    _Atomic uint32_t stays; /* worker: 1: it lets itself be held; 2: when nodes come, too */
-    _Atomic uint32_t holds; /* launcher: how often it was; set before the reason */
-    _Atomic uint32_t held;  /* worker: the newest of them that it has acknowledged; then it writes notify_fd */
-    _Atomic uint32_t next_seq; /* launcher: seqlock of next: odd while it is written, then 2 x rounds published */
+    /* launcher, before the spawn: eventfd that the worker inherits, readable while the page shows the reason of a
+     * stop; -1: this launcher holds no workers */
+    int32_t wake_fd;
+    /* launcher: futex word; it changes with everything that the worker may wait for: reasons and rounds */
+    _Atomic uint32_t wake;
+    _Atomic uint32_t stays; /* worker: 1: it may be held; 2: also when nodes join */
+    _Atomic uint32_t holds; /* launcher: how often it has held this worker; stored before the reason */
+    _Atomic uint32_t held;  /* worker: the newest of `holds` that it has acknowledged; it writes notify_fd then */
+    /* launcher: seqlock of `next`: odd during a write, else 2 x number of rounds published */
+    _Atomic uint32_t next_seq;
     _Atomic uint64_t
         next[CRUN_PAGE_ROUND_WORDS]; /* launcher: a struct crun_page_round; set before the reason is none */
-    /* launcher, before the spawn: of a warm spare, a socket that brings its stdout and stderr before a round; else
-     * -1 */
+    /* launcher, before the spawn: for a warm spare, a socket over which it gets its stdout and stderr before a
+     * round; else -1 */
     int32_t stdio_fd;
     uint32_t reserved4;
-    _Atomic uint32_t figures_set; /* worker: bit N: figure[N] is set, written after it */
+    _Atomic uint32_t figures_set; /* worker: bit N: figure[N] has been stored */
     uint32_t reserved5;
-    _Atomic uint64_t figure[CRUN_PAGE_FIGURES]; /* worker: by enum crun_figure, bits of a double */
+    _Atomic uint64_t figure[CRUN_PAGE_FIGURES]; /* worker: values by enum crun_figure, as bits of a double */
     _Atomic int64_t wait_ns;                    /* worker: all CRUN_FIGURE_WAIT_S together */
     _Atomic uint32_t parts;                     /* worker: bit N: enum crun_part N was reported in this round */
     _Atomic uint32_t link_us[2];                /* worker: crun_links(), + 1; 0: not reported */
     struct crun_page_row rows[CRUN_PAGE_ROWS];
-    int32_t memory_fd; /* launcher, before the spawn: memory of the node (crun_node_memory()), + 1; 0: none */
+    /* launcher, before the spawn: descriptor of the node's shared memory (crun_node_memory()) + 1; 0: none */
+    int32_t memory_fd;
     uint32_t reserved6;
     _Atomic uint64_t keeps; /* worker: crun_keeps(), + 1; 0: nothing */
     _Atomic uint32_t done;  /* worker: 1: crun_done() */
     uint32_t reserved7;
 };
 
-/* Launcher: the parts of a step. 0: they are not there. */
+/* Launcher: read the parts of a step. 0: the page does not have them (any more). */
 static inline int crun_page_read_row(struct crun_page *p, uint64_t step, uint32_t us[CRUN_PAGE_PARTS])
 {
     struct crun_page_row *row = &p->rows[step % CRUN_PAGE_ROWS];
@@ -122,7 +127,7 @@ static inline void crun_page_tell_round(struct crun_page *p, const struct crun_p
     atomic_store_explicit(&p->next_seq, seq + 2, memory_order_release);
 }
 
-/* Worker: the newest round, and its number in *ret_seq. 0: it is being written, or none was published. */
+/* Worker: read the newest round; *ret_seq gets its number. 0: it is being written, or none was published. */
 static inline int crun_page_read_round(struct crun_page *p, struct crun_page_round *ret, uint32_t *ret_seq)
 {
     uint64_t words[CRUN_PAGE_ROUND_WORDS];

@@ -1,10 +1,9 @@
 /* libcrun: a process that outlives its round (common/include/crun.h).
  *
- * Two words lead to the worker. The eventfd is readable from the moment a reason is there until the next round is
- * taken: for loops that poll, and for any number of threads. Whoever waits for the round itself waits on the futex
- * word, which needs no descriptor and loses nothing: it is read before the conditions are, and the launcher changes
- * it after them.
- */
+ * The launcher wakes a worker in two ways. The eventfd is readable from the moment the page shows a reason until the
+ * worker takes the next round: for loops that poll, and for any number of threads. A thread that waits for the next
+ * round waits on the futex word, which needs no descriptor. No wake-up is lost: the thread reads the word before the
+ * conditions, and the launcher changes it after them. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -24,7 +23,7 @@
 
 #define self libcrun_self
 
-/* The page of a launcher that holds workers; NULL: there is none. */
+/* The page, if its launcher can hold workers; else NULL. */
 static struct crun_page *holding_page(void)
 {
     struct crun_page *p = self.page;
@@ -107,11 +106,12 @@ static void acknowledge(struct crun_page *p)
     const uint64_t one = 1;
     if (atomic_exchange(&p->held, holds) == holds)
         return;
-    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* an agent that is gone needs no notice */
+    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* may fail: an agent that is gone needs no notice */
     (void)ignored;
 }
 
-/* What the wake-ups of the hold have left in the eventfd. A hold that came since is readable again. */
+/* Drain the eventfd after a hold, so that it is not readable any more. If another hold has come meanwhile, make it
+ * readable again. */
 static void quieten(struct crun_page *p)
 {
     uint64_t n = 1;
@@ -123,7 +123,7 @@ static void quieten(struct crun_page *p)
     (void)ignored;
 }
 
-/* Steps begin anew, the first one wakes the launcher again. */
+/* Reset what the page says of steps: the first step of the new round wakes the launcher again. */
 static void restart_page(struct crun_page *p)
 {
     for (int i = 0; i < CRUN_PAGE_PHASES; i++)
@@ -142,7 +142,7 @@ static void restart_page(struct crun_page *p)
     atomic_store(&p->first_step_ns, 0);
 }
 
-/* A spare writes from now on where its rank writes, which it hears once. */
+/* Let a warm spare write to the stdout and stderr of its rank, whose descriptors arrive once. */
 static void take_stdio(struct crun_page *p)
 {
     char byte;
@@ -158,7 +158,7 @@ static void take_stdio(struct crun_page *p)
     }
 }
 
-/* What it left in the round before was said of that one: it has been held since. */
+/* Remove the error record of the earlier round: this process survived it. */
 static void forget_error(struct crun_page *p)
 {
     if (self.error_file && *self.error_file)
@@ -194,14 +194,14 @@ static int enter(struct crun_page *p, const struct crun_page_round *r, struct cr
     return 0;
 }
 
-/* Was a round published, and broken since? Then this process is to let go once more than it did. */
+/* Was the published round broken again? Then this process must let go once more. */
 static bool is_broken(struct crun_page *p)
 {
     return atomic_load(&p->holds) != atomic_load(&p->held);
 }
 
-/* 1: taken. A round that was published and has been broken since is skipped. One that was published before all are to
- * save and end is taken: others have taken it, and wait. */
+/* Take the next round. 1: taken. A published round that has been broken since is skipped. A round that was published
+ * before all workers are to save and end is taken: the others have taken it, and wait. */
 static bool take(struct crun_page *p, struct crun_page_round *ret, enum crun_stop_reason why)
 {
     const bool saves = why == CRUN_STOP_DRAIN || why == CRUN_STOP_RESIZE;

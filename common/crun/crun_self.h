@@ -17,14 +17,15 @@
 
 struct crun_page;
 
-/* One per process, as the environment is: the API has no handle. Written by crun_init() and crun_finish() only. */
+/* The state of libcrun in this process; there is one, like the environment, so the API has no handle. Written by
+ * crun_init() and crun_finish() only. */
 struct libcrun {
     struct crun_page *page;            /* NULL: no launcher watches */
     char *run_id, *store, *error_file; /* NULL before crun_init() */
     int rank, world;
-    double spent_us[8];   /* of the step that is being done, by enum crun_part */
-    uint32_t seq;         /* of the newest round that crun_next_round() has returned; 0: it is still the first */
-    atomic_flag recorded; /* the first error is the cause; later ones are consequences */
+    double spent_us[8];   /* of the present step, by enum crun_part */
+    uint32_t seq;         /* number of the newest round that crun_next_round() has returned; 0: still the first round */
+    atomic_flag recorded; /* set by the first error, which is the cause; later errors are consequences */
 };
 
 extern struct libcrun libcrun_self;

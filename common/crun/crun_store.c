@@ -1,12 +1,12 @@
 /* libcrun: the round's key-value store, a small blocking client of RESP.
  *
- * - One connection is kept for the next call. A call takes it; one that finds it taken (another thread waits for a key)
- *   dials another, so that no thread waits for another one. Whoever finds the place empty when it is done leaves its
- *   connection there.
- * - A wish of the launcher ends the calls of a process that has called crun_stay().
- * - Every call has a deadline. After an error the connection is closed: what it would say next is anybody's guess.
- * - A wait is STORE.WAIT, which the server answers when the key is there.
- */
+ * - One connection is kept for the next call. A call takes it; if another thread has it, the call dials a new one, so
+ *   that no thread waits for another. When a call ends, it keeps its connection if none is kept, and closes it
+ *   otherwise.
+ * - When the launcher wants the process to stop, its calls end, if it has called crun_stay().
+ * - Every call has a deadline. After an error the connection is closed, because the next bytes could belong to any
+ *   answer.
+ * - A wait is STORE.WAIT, which the server answers when the key is there. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -27,7 +27,7 @@
 
 #define KEY_MAX_BYTES 4096
 #define CALL_MS 30000
-#define ANSWER_MS 5000 /* beyond its own time, for the answer to a wait */
+#define ANSWER_MS 5000 /* for the answer to a wait, beyond the wait's own time */
 
 static atomic_int idle = -1; /* descriptor of the kept connection */
 
@@ -48,7 +48,7 @@ static struct text words(const char *s)
     return (struct text){s, strlen(s)};
 }
 
-/* "resp://host:port", the host in brackets if it has colons of its own. */
+/* Dial "resp://host:port"; a host that contains colons is in brackets. */
 static int dial_store(int64_t deadline, int *ret_fd)
 {
     char host[256];
@@ -70,7 +70,7 @@ static int dial_store(int64_t deadline, int *ret_fd)
     return dial(host, colon + 1, deadline, crun_wake_fd(), ret_fd, NULL);
 }
 
-/* A kept connection that has ended, was reset, or says something unasked for. */
+/* True if a kept connection cannot be used: it has ended, was reset, or has sent something unrequested. */
 static bool is_of_no_use(int fd)
 {
     char byte;
@@ -145,7 +145,7 @@ static int read_byte(struct link *l, char *ret)
     return 0;
 }
 
-/* One line without its end; what is beyond `cap` is dropped (only an error's text is that long). */
+/* Read one line without its end. Bytes beyond `cap` are dropped (only error messages are that long). */
 static int read_line(struct link *l, char *out, size_t cap)
 {
     size_t n = 0;
@@ -186,7 +186,7 @@ static int ask(struct link *l, const struct text *args, int n)
     return 0;
 }
 
-/* The answer's number: of an integer, or a value's length (-1: none). A status is 0. */
+/* Read an answer. *ret: an integer's value, or a string's length (-1: nil); 0 for a status. */
 static int answer(struct link *l, char *out, size_t cap, int64_t *ret)
 {
     char line[64], *end;
@@ -282,7 +282,7 @@ int crun_get(const char *key, void *out, size_t capacity, size_t *ret_bytes, dou
     return rc;
 }
 
-/* Everybody counts; the last of each turn opens the gate of that turn. */
+/* Each rank adds 1 to a counter. The last rank of a turn sets the key that ends that turn. */
 int crun_barrier(const char *name, double timeout_s)
 {
     char key[KEY_MAX_BYTES + 1];

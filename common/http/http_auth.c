@@ -44,7 +44,7 @@ static const char *after_scheme(const char *header, const char *scheme)
     return header + n + strspn(header + n, " ");
 }
 
-/* "" where it does not fit: no token has that. */
+/* Copy n bytes; "" if they do not fit: no token is "". */
 static void keep(char *out, size_t cap, const char *text, size_t n)
 {
     const bool fits = n < cap && !memchr(text, 0, n);
@@ -78,7 +78,7 @@ bool http_auth_matches(const struct http_credentials *c, const struct auth_token
     return auth_equal(t->secret, strlen(t->secret), c->secret, strlen(c->secret)) && who;
 }
 
-/* Every token is compared, so that the time reveals nothing. */
+/* Is the secret in the header one of the tokens? All are compared, so that the time taken reveals nothing. */
 bool http_auth_token(const struct auth_tokens *tokens, const char *header)
 {
     struct http_credentials c;

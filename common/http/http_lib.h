@@ -26,7 +26,7 @@ struct http_lib {
 #undef X
 };
 
-/* NULL, with one sentence, where it is not installed. Stays for the life of the process. */
+/* NULL, with one sentence, if it is not installed. Stays for the life of the process. */
 const struct http_lib *http_lib(struct err *e);
 
 #endif

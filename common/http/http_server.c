@@ -14,7 +14,7 @@
 #include <utlist.h>
 
 #define MODULE "http"
-#define MAX_CONNECTIONS 128 /* for one more the oldest is closed: a probe always gets in */
+#define MAX_CONNECTIONS 128 /* beyond that the oldest is closed, so that a probe can always connect */
 #define BEING_CLOSED 16     /* at once, beside them */
 #define TIMEOUT_S 10
 #define MEMORY_PER_CONNECTION (32 * 1024)
@@ -22,7 +22,7 @@
 
 struct client {
     int fd;
-    bool leaves; /* shut down: libmicrohttpd closes it in its next run */
+    bool leaves; /* shut down; libmicrohttpd closes it in its next run */
     struct client *prev, *next;
 };
 
@@ -128,7 +128,7 @@ static enum MHD_Result send_answer(struct http_server *h, struct MHD_Connection 
     return rc;
 }
 
-/* A client without access is answered with the reason. */
+/* Which page to serve, or the refusal: a client without access gets an answer with the reason. */
 static int decide(struct http_server *h, const char *url, const char *method, struct http_answer *a)
 {
     struct MHD_Connection *c = a->request->c;
@@ -211,8 +211,8 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
 
 static void on_timer(uv_timer_t *t);
 
-/* At its limit libmicrohttpd listens no more, and takes it up again in a run that begins below the limit: after a run
- * in which connections ended, it takes another one. */
+/* Run libmicrohttpd once; a second time if connections ended. At its limit it stops listening, and begins again only
+ * in a run that starts below the limit. */
 static void turn(struct http_server *h)
 {
     MHD_UNSIGNED_LONG_LONG ms;

@@ -1,10 +1,11 @@
-/* A small HTTP server for people and probes who look, read-only: GET and HEAD of a table of pages, every answer whole
- * and in memory. libmicrohttpd parses and answers; its epoll descriptor is polled by the caller's loop, so that there
- * is no further thread. It is loaded when the first server opens, not before.
+/* A small read-only HTTP server for people and probes: GET and HEAD of a table of pages; each answer is complete in
+ * memory. libmicrohttpd parses and answers; its epoll descriptor is polled by the caller's loop, so that there is no
+ * further thread. It is loaded when the first server opens, not before.
  *
- * With a token file pages ask for a token, unless their access says otherwise: "Authorization: Bearer SECRET", or Basic
- * with a principal and its secret, which browsers ask their user for. Without one a request must be addressed to an IP
- * address or localhost, so that no page of somebody else's can read ours through a name that it points here. */
+ * With a token file, pages require a token unless their access says otherwise: "Authorization: Bearer SECRET", or
+ * Basic with a principal and its secret, which browsers ask their user for. Without one, a request must be addressed
+ * to an IP address or localhost. Otherwise a foreign web page could read ours through a host name that resolves to
+ * this machine (DNS rebinding). */
 #ifndef CRUN_COMMON_HTTP_SERVER_H
 #define CRUN_COMMON_HTTP_SERVER_H
 
@@ -22,7 +23,7 @@ struct http_answer {
     const struct http_request *request;
     unsigned status;  /* 200 */
     const char *type; /* text/plain */
-    bool no_prompt;   /* with 401: a browser is not to ask its user by itself */
+    bool no_prompt;   /* with 401: the browser must not show its password dialogue */
     struct buf body;
 };
 
@@ -30,7 +31,7 @@ struct http_answer {
 
 enum http_access {
     HTTP_FOR_TOKENS, /* where there are any */
-    HTTP_FOR_PROBES, /* whoever asks, under whatever name: probes have no token */
+    HTTP_FOR_PROBES, /* anybody, under any host name: probes have no token */
     HTTP_DECIDES,    /* the page looks itself who asks */
 };
 
@@ -41,11 +42,11 @@ struct http_page {
 };
 
 struct http_server_options { /* strings and pages are borrowed */
-    const char *name;        /* "rendezvousd": browsers show it when they ask for a token */
+    const char *name;        /* "rendezvousd"; browsers show it when they ask for a token */
     const char *bind;        /* an IPv4 or IPv6 address */
     int port;                /* 0: the kernel picks */
-    const char *token_file;  /* common/auth/auth.h; NULL: whoever reaches the port may read */
-    bool any_host;           /* without tokens: answer whatever name the request is addressed to */
+    const char *token_file;  /* common/auth/auth.h; NULL: anybody who reaches the port may read */
+    bool any_host;           /* without tokens: accept any host name in requests */
     const struct http_page *pages;
     size_t n_pages;
     void *arg; /* of the pages */
@@ -56,12 +57,12 @@ int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct htt
                      struct err *e);
 int http_server_reload(struct http_server *h,
                        struct err *e); /* read the token file again; on failure the old tokens stay */
-/* No page is asked for any more when this returns; h goes with the loop's next turns. NULL allowed. */
+/* After this returns no page function is called; h is freed in a later turn of the loop. NULL allowed. */
 void http_server_close(struct http_server *h);
 
-/* The value of ?name=, NULL: none; valid during the answer. */
+/* The value of ?name=; NULL: there is none. Valid during the answer. */
 const char *http_argument(const struct http_answer *a, const char *name);
-/* What the request shows; the caller wipes it. */
+/* The credentials of the request; the caller wipes them. */
 struct http_credentials;
 void http_credentials(const struct http_answer *a, struct http_credentials *ret);
 bool http_shows_token(const struct http_answer *a); /* one of the server's */

@@ -1,4 +1,4 @@
-/* http_server.h where libmicrohttpd was not there at build time. */
+/* http_server.h for builds without libmicrohttpd: opening a server fails. */
 #include "common/base/err.h"
 #include "common/http/http_auth.h"
 #include "common/http/http_server.h"

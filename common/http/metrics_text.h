@@ -11,7 +11,7 @@ struct buf;
 #define METRICS_SUMMARY "summary"
 #define METRICS_HISTOGRAM "histogram"
 
-/* Errors stay: after one, nothing more goes in. */
+/* Errors are sticky: after one, nothing more is written. */
 struct metrics_text {
     struct buf *out;
     const char *prefix; /* of all names, "crun_" */
@@ -24,7 +24,7 @@ void metrics_value(struct metrics_text *m, const char *name, const char *labels,
 /* Both, of a figure without labels. */
 void metrics_figure(struct metrics_text *m, const char *name, const char *type, const char *help, double v);
 
-/* A label's value as it stands between quotes, as much of it as fits; returns out. */
+/* Escape a label's value as it is written between quotes, as much of it as fits; returns out. */
 const char *metrics_quoted(const char *text, char *out, size_t cap);
 
 double metrics_resident_bytes(void); /* memory of this process, 0: unknown */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libcrun: what a worker started by crun can ask and report. Plain C, no dependencies, usable through ctypes.
  *
- * Every call works without crun too: rank 0 of 1, no store, never a stop. Thread-safe unless stated.
- * Functions return 0 or a negative errno. A process that fork()s: only one of the two goes on with it. */
+ * Every call works without crun too: rank 0 of 1, no store, never a stop. Thread-safe unless stated. Functions
+ * return 0 or a negative errno. After a fork() only one of the two processes may go on using libcrun. */
 #ifndef CRUN_H
 #define CRUN_H
 
@@ -19,7 +19,7 @@ extern "C" {
     X(CRUN_STOP_NONE, 0, "none")       /* go on */                                                                     \
     X(CRUN_STOP_FAILURE, 1, "failure") /* a peer died: abort collectives, save nothing, exit within a second */        \
     X(CRUN_STOP_RESIZE, 2, "resize")   /* all ranks healthy: agree on a step, save, exit 75 */                         \
-    X(CRUN_STOP_DRAIN, 3, "drain")     /* the same, and the job will not go on by itself */                            \
+    X(CRUN_STOP_DRAIN, 3, "drain")     /* like RESIZE, but the job will not go on by itself */                         \
     X(CRUN_STOP_ABORT, 4, "abort")     /* the user wants it gone: exit now */                                          \
     X(CRUN_STOP_HOLD, 5, "hold") /* only after crun_stay(), and without a signal: let go of the round, do not exit */
 
@@ -69,13 +69,13 @@ const char *crun_phase_name(enum crun_phase phase);
 /* For status pages: throughput and loss of the whole job at a recent step. Rank 0 reports them; two stores. */
 void crun_metrics(double images_per_s, double loss);
 
-/* What else they show; the first five are the whole job's, and rank 0 reports them. */
+/* Figures for status pages. The first five are the whole job's: rank 0 reports them. */
 #define CRUN_FIGURES(X)                                                                                                \
     X(CRUN_FIGURE_LOSS, 0, "loss")                   /* of a recent step */                                            \
     X(CRUN_FIGURE_IMAGES_PER_S, 1, "images_per_s")   /* samples, or tokens, a second, of all ranks */                  \
     X(CRUN_FIGURE_ACCURACY, 2, "accuracy")           /* of a recent step: 0 to 1 */                                    \
     X(CRUN_FIGURE_EVAL_ACCURACY, 3, "eval_accuracy") /* of the latest evaluation: 0 to 1 */                            \
-    X(CRUN_FIGURE_TOTAL_STEPS, 4, "total_steps")     /* the step that will be the last one */                          \
+    X(CRUN_FIGURE_TOTAL_STEPS, 4, "total_steps")     /* the step with which the run will end */                        \
     X(CRUN_FIGURE_WAIT_S, 5, "wait_s")               /* of the step that is reported as finished next: how long     \
                                                           this rank waited for others. Every rank reports its own */
 
@@ -85,12 +85,11 @@ enum crun_figure {
 #undef X
 };
 
-/* Some stores, no system call; what is no finite number, and a wait that is no time, is left out. Same thread as
- * crun_progress(). */
+/* Report a figure. A few stores, no system call. A value that is not finite, and a wait below 0, is ignored. Same
+ * thread as crun_progress(). */
 void crun_figure(enum crun_figure which, double value);
 
-/* What a step is made of, for the launcher, which looks for the rank that the others wait for
- * (docs/guide/stragglers.md). */
+/* Parts of a step, for the launcher, which looks for the rank that the others wait for (docs/guide/stragglers.md). */
 #define CRUN_PARTS(X)                                                                                                  \
     X(CRUN_PART_DATA, 0, "data") /* this rank waits for its next batch */                                              \
     X(CRUN_PART_FORWARD, 1, "forward")                                                                                 \
@@ -110,8 +109,8 @@ const char *crun_part_name(enum crun_part part);
  * finite, or below 0, is ignored. Same thread as crun_progress(). */
 void crun_spent(enum crun_part part, double seconds);
 
-/* How long a small message to another rank and back took lately: over the quickest of the links that were tried, and
- * over the slowest. Same thread as crun_progress(). */
+/* Report how long a small message to another rank and back took lately: over the fastest and the slowest of the
+ * links that were tried. Same thread as crun_progress(). */
 void crun_links(double best_s, double worst_s);
 
 /* What the launcher wants; reading it costs one load. Async-signal-safe. */
@@ -125,54 +124,55 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
  *
  *   crun      the reason becomes CRUN_STOP_HOLD, crun_wake_fd() readable; no signal is sent
  *   process   ends its calls to other ranks (closes its communicators, from another thread if this one is blocked in
- *             one), writes nothing any more that another process may write after it, and calls crun_next_round()
+ *             one), stops writing anything that another process may write after it, and calls crun_next_round()
  *   crun      starts a process in place of each that is dead, and publishes the next round
  *   process   crun_next_round() returns: rank, world and store are new; opens communicators again and goes on
  *
- * It has --hold-timeout (2 s) to come to crun_next_round(): then it is killed and replaced, as one that is dead.
- * Between the two nothing of the job may be touched: until the new round arrives, another process may have its rank.
- * A wish that it should end may come at any time, also while it is held; then with a signal, as always.
+ * The process has --hold-timeout (2 s) to reach crun_next_round(); after that it is killed and replaced like a dead
+ * one. From then until the next round it must not touch anything of the job: another process may have its rank. A
+ * request to stop may come at any time, also while it is held, and comes with a signal as always.
  *
  * A warm spare (crun --warm-spares) is a process that is held from its start: its rank is -1. It opens what needs no
- * rank, calls crun_stay() and crun_next_round(), and from then on is as any other; until then its stdout and stderr are
- * those of the node's first worker. */
+ * rank, calls crun_stay() and crun_next_round(), and is a worker like any other from then on. Until then its stdout
+ * and stderr are those of the node's first worker. */
 
-/* From now on hold this process. 0; -ENOTSUP: whoever started it does not hold anybody, all is as without. */
+/* Let crun hold this process from now on. 0; -ENOTSUP: the launcher holds no processes; nothing has changed. */
 int crun_stay(void);
 
-/* As crun_stay(); and when nodes join, this process is held, too, instead of stopped with CRUN_STOP_RESIZE, where all
- * workers of its node have called this. For one that can go on in a larger world with what it has, unsaved. */
+/* As crun_stay(); besides, when nodes join, this process is held instead of stopped with CRUN_STOP_RESIZE, if all
+ * workers of its node have called this function. For a program that can go on in a larger world with its unsaved
+ * state. */
 int crun_stay_growing(void);
 
-/* Descriptor that is readable while crun_stop_reason() is not none; for poll(2) alone: not to be read or closed. -1:
+/* A descriptor that is readable while crun_stop_reason() is not none. For poll(2) only: do not read or close it. -1:
  * crun_stay() was not called, or returned -ENOTSUP. */
 int crun_wake_fd(void);
 
-/* A file in memory that the workers of this node share, empty when crun starts. It stays, with what is in it, until
- * crun ends: what the workers of a round wrote, those of the next one find, whether or not they are the same processes.
- * For mmap(2) and fallocate(2); not to be closed, and not to be made shorter, as others may have it mapped. -1: no
- * crun has started this process, or an older one. */
+/* A file in memory that the workers of this node share, empty when crun starts. It keeps its content until crun
+ * ends, so the workers of a round find what those of the round before wrote, even if they are other processes. For
+ * mmap(2) and fallocate(2); do not close it, and do not make it shorter, because others may have it mapped. -1: this
+ * process was not started by crun, or by an older one. */
 int crun_node_memory(void);
 
-/* The state after step `step` is in this process' memory, for ranks that start anew; negative: there is none now.
- * Before the first step of a round crun takes a rank without state for the one that hangs, so that the state is not
- * lost; and says so if it is. A store to shared memory; any thread. */
+/* Tell crun that the state after step `step` is in this process' memory, for ranks that start anew; negative: no
+ * state now. Before the first step of a round crun takes a rank without state for the hung one, so that the state is
+ * not lost, and prints it if the state is lost. A store to shared memory; any thread. */
 void crun_keeps(int64_t step);
 
-/* This process has done its part of the job and takes part in no further round. If one of the processes dies once all
- * have called this or ended well, the job fails, but does not begin anew. */
+/* This process has done its part of the job and takes part in no further round. If a process dies after all have
+ * called this or exited with 0, the job fails and is not restarted. */
 void crun_done(void);
 
-/* Wait until this process is to let go of its round: 0. After a call to another rank has failed: if the peer is dead,
- * crun says so within a moment. -ETIMEDOUT; -ECANCELED: it is to end instead, crun_stop_reason() says why; -ENOTSUP as
- * crun_stay(); -EINVAL: not a time of up to 30 days. Any thread, any number of them. */
+/* Wait until this process must let go of its round: 0. Call it after a call to another rank has failed: if the peer
+ * is dead, crun says so soon. -ETIMEDOUT; -ECANCELED: the process must end instead, crun_stop_reason() says why;
+ * -ENOTSUP as crun_stay(); -EINVAL: timeout_s is not from 0 to 30 days. Any number of threads may call it. */
 int crun_wait_hold(double timeout_s);
 
-/* It has let go of the round: say so, and wait for the next one. 0: *ret is of that; steps count from here as those
- * of a process that has just begun (CRUN_PHASE_STARTING), and its error record of an earlier round is removed.
- * -ETIMEDOUT: still held; -ECANCELED: it is to end, and no round was published before; -EAGAIN: it is not held;
- * -ENOTSUP as crun_stay(); -EINVAL: not a time of up to 30 days. No other thread uses the store, or calls
- * crun_progress(), meanwhile. */
+/* Say that this process has let go of the round, and wait for the next one. 0: *ret describes it; steps count from
+ * here as in a process that has just begun (CRUN_PHASE_STARTING), and the error record of an earlier round is
+ * removed. -ETIMEDOUT: still held; -ECANCELED: the process must end, and no round was published before that;
+ * -EAGAIN: it is not held; -ENOTSUP as crun_stay(); -EINVAL: timeout_s is not from 0 to 30 days. No other thread may
+ * use the store, or call crun_progress(), meanwhile. */
 int crun_next_round(struct crun_info *ret, double timeout_s);
 
 /* Leave a failure record (TORCHELASTIC_ERROR_FILE and the page) that the launcher puts into its report. Call before
@@ -187,23 +187,22 @@ void crun_record_error(int code, const char *message);
 int crun_catch_crashes(void);
 
 /* The round's key-value store, shared by all ranks; the keys of an earlier round are gone. Without crun, or under a
- * launcher without such a store: -ENOTCONN. Each call blocks; any thread. timeout_s: at most so many seconds,
- * -ETIMEDOUT after them. -ECANCELED: crun_stay() was called, and a reason to stop is there. -EIO: the connection
- * broke (the round is over), -EPROTO: the store refused, -EINVAL: an empty key, one above 4096 bytes, or not a time. */
+ * launcher without such a store: -ENOTCONN. Each call blocks; any thread. timeout_s: -ETIMEDOUT after so many
+ * seconds. -ECANCELED: crun_stay() was called, and crun wants this process to stop. -EIO: the connection broke (the
+ * round is over), -EPROTO: the store refused, -EINVAL: an empty key, one above 4096 bytes, or not a time. */
 
-#define CRUN_VALUE_MAX (8 << 20) /* bytes of a value; PyTorch's own store takes as much */
+#define CRUN_VALUE_MAX (8 << 20) /* bytes of a value; the same limit as PyTorch's own store */
 
 /* -EMSGSIZE: more than CRUN_VALUE_MAX bytes. Waits 30 s at most, as do add and delete. */
 int crun_set(const char *key, const void *value, size_t bytes);
 /* Waits until the key exists. At most `capacity` bytes are copied; *ret_bytes is the length of the value: more than
  * capacity if cut. */
 int crun_get(const char *key, void *out, size_t capacity, size_t *ret_bytes, double timeout_s);
-int crun_add(const char *key, int64_t delta,
-             int64_t *ret_sum);   /* a key that is not there counts as 0; ret_sum may be NULL */
-int crun_delete(const char *key); /* 1: it was there, 0: it was not */
+int crun_add(const char *key, int64_t delta, int64_t *ret_sum); /* a missing key counts as 0; ret_sum may be NULL */
+int crun_delete(const char *key);                               /* 1: it was there, 0: it was not */
 
-/* Wait until all ranks have called it with this name as often as this one. Alone (a world of 1): 0 at once. A rank that
- * timed out is counted as come: end the program rather than try again. */
+/* Wait until all ranks have called crun_barrier() with this name as often as this rank. In a world of 1: 0 at once.
+ * A rank that timed out has been counted: end the program instead of calling again. */
 int crun_barrier(const char *name, double timeout_s);
 
 #ifdef __cplusplus

@@ -1,11 +1,10 @@
-/* Where the numbers come from, first match wins:
+/* Where a worker's ranks come from. The first match wins:
  *
  * - RANK and WORLD_SIZE (crun, torchrun, by hand): everything else is read by its own name, what is missing is derived.
- * - mpirun (Open MPI), mpiexec (Hydra: MPICH, Intel MPI), srun: rank, size, local rank, local size are mapped. Slurm's
- *   variables also stand in the shell of a mere allocation, where each process would believe to be rank 0 of many: they
- *   count inside a job step only. mpirun under Slurm starts its own daemons as a step, so Slurm comes last.
- * - none: alone, rank 0 of 1.
- */
+ * - mpirun (Open MPI), mpiexec (Hydra: MPICH, Intel MPI), srun: rank, size, local rank, local size are mapped. Slurm
+ *   sets its variables in the shell of an allocation, too, where each process would believe that it is rank 0 of many:
+ *   they count only inside a job step. mpirun under Slurm starts its own daemons as a step, so Slurm comes last.
+ * - none: alone, rank 0 of 1. */
 #include "common/job/env_contract.h"
 
 #include <errno.h>
@@ -65,7 +64,7 @@ static const struct foreign {
     {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", .slurm = true},
 };
 
-/* Ids from 0xfffffff0 up stand for what is no step: the batch script, the interactive shell, the external container. */
+/* Step ids from 0xfffffff0 up are not real steps: the batch script, the interactive shell, the external container. */
 static bool in_slurm_step(void)
 {
     const char *id = lookup("SLURM_STEP_ID");
@@ -73,7 +72,7 @@ static bool in_slurm_step(void)
     return id && parse_i64(id, "SLURM_STEP_ID", 0, INT64_MAX, &v, NULL) == 0 && v < 0xfffffff0;
 }
 
-/* Slurm knows the nodes as well. Variables of the step are nearer than those of the job. */
+/* Slurm's variables name the nodes as well. Those of the step override those of the job. */
 static int read_slurm_nodes(struct env_contract *c, struct err *e)
 {
     TRY(read_int("SLURM_STEP_NUM_TASKS", 1, INT32_MAX, &c->world_size, e));
@@ -107,7 +106,7 @@ static int read_ranks(struct env_contract *c, struct err *e)
         if (lookup(f->rank) && lookup(f->size) && lookup(f->local_rank) && (!f->slurm || in_slurm_step()))
             return read_foreign(f, c, e);
     }
-    /* Going on alone would start as many lonely jobs as there are processes. */
+    /* If a PMI job went on without its local ranks, each process would start a job of its own. */
     const char *size = lookup("PMI_SIZE");
     if (size && strcmp(size, "1") != 0)
         return err_set(e, -EINVAL,
@@ -117,7 +116,7 @@ static int read_ranks(struct env_contract *c, struct err *e)
     return 0;
 }
 
-/* Variables that are not set default to what the others imply. */
+/* Fill in variables that are not set from those that are. */
 static void derive(struct env_contract *c)
 {
     if (c->local_world_size <= 0)

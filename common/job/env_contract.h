@@ -1,11 +1,11 @@
-/* The room common/job: what launcher and workers agree on beyond the rendezvous. Down go environment variables (here),
- * which Slurm's (slurm.h) may stand behind; up come exit codes (exitcode.h) and, when a worker fails, a record of why
- * in a file that the launcher named (failure_record.h).
+/* The room common/job: what launcher and workers agree on beyond the rendezvous. The launcher passes environment
+ * variables (here), some of them taken from Slurm's (slurm.h). The worker returns an exit code (exitcode.h) and, if it
+ * fails, a record of the reason in a file that the launcher named (failure_record.h).
  *
  * The environment a worker is started with: written by the launcher, read by the worker, in one place.
  *
  * torchrun's variables (torch 2.15) are all there; CRUN_* are ours. The list below is the only one: the launcher
- * writes from it, trainer and libcrun read by it, docs are generated from it. */
+ * writes them, trainer and libcrun read them, and the docs are generated from it. */
 #ifndef CRUN_COMMON_ENV_CONTRACT_H
 #define CRUN_COMMON_ENV_CONTRACT_H
 
@@ -57,9 +57,9 @@ struct env_contract {
  * (mpirun, srun) are mapped here too. */
 int env_contract_read(struct env_contract *c, struct err *e);
 
-/* The number of this process among those of its node, 0..local_world_size-1. That is not always LOCAL_RANK, which
- * --virtual-local-rank of crun and torchrun makes 0 for all of them: their ranks of a node are consecutive, so this is
- * rank modulo local_world_size there. Elsewhere it is LOCAL_RANK. Not of a warm spare. */
+/* The number of this process among those of its node, 0..local_world_size-1. That is not always LOCAL_RANK, because
+ * --virtual-local-rank (crun and torchrun) makes LOCAL_RANK 0 for all: with it, the ranks of a node are consecutive,
+ * so this is rank modulo local_world_size. Without it, it is LOCAL_RANK. Not for warm spares. */
 int env_contract_place(const struct env_contract *c);
 
 /* Call put(ctx, "NAME", "value") for every variable of *c; NULL strings are left out. The value is valid during the
@@ -67,11 +67,11 @@ int env_contract_place(const struct env_contract *c);
 int env_contract_write(const struct env_contract *c, int (*put)(void *ctx, const char *name, const char *value),
                        void *ctx);
 
-/* "1": a warm spare (crun.h), whose RANK, LOCAL_RANK and ROLE_RANK are -1. Set by the spawner, not part of the
+/* "1" for a warm spare (crun.h), whose RANK, LOCAL_RANK and ROLE_RANK are -1. The spawner sets it; not part of the
  * struct. */
 #define ENV_SPARE "CRUN_SPARE"
 
-/* Number of the shared page's descriptor (crun_page.h): set by the spawner, not part of the struct. */
+/* Descriptor number of the shared page (crun_page.h). The spawner sets it; not part of the struct. */
 #define ENV_PAGE_FD "CRUN_PAGE_FD"
 
 #endif

@@ -13,7 +13,7 @@
 
 enum { MAX_FILE_BYTES = 1 << 20 };
 
-/* torchrun writes the time as a string of digits; a number is taken too. 0 if there is none. */
+/* torchrun writes the time as a string of digits; a JSON number is accepted, too. 0 if there is none. */
 static int64_t read_time(const cJSON *o)
 {
     const cJSON *t = cJSON_GetObjectItemCaseSensitive(o, "timestamp");
@@ -28,7 +28,7 @@ static int64_t read_optional(const cJSON *o, const char *name, int64_t max)
     return json_i64(o, name, &v, NULL) == 0 && v >= 0 && v <= max ? v : -1;
 }
 
-/* Copy, cutting at the begin of a character. */
+/* Copy, cutting at the start of a character. */
 static void copy_text(char *out, size_t cap, const char *text)
 {
     size_t n = strlen(text);

@@ -26,8 +26,8 @@ int failure_record_write(const char *path, const struct failure_record *r, struc
 /* -ENOENT if there is none; ERR_CORRUPT if it cannot be understood; at most 1 MiB is read. */
 int failure_record_read(const char *path, struct failure_record *ret, struct err *e);
 
-/* For a report: the same of `name` in the folder `at`, but of a file that cannot be understood, or is a link, the
- * message says so. path: its words for it. False: there is none. */
+/* Read the record `name` in the folder `at`, for a report. If the file cannot be understood, or is a link, the
+ * record's message says so and calls the file `path`. False: there is no such file. */
 bool failure_record_look(int at, const char *name, const char *path, struct failure_record *ret);
 
 #endif

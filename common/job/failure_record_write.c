@@ -1,4 +1,4 @@
-/* Writing a failure record by hand: five members do not need a JSON library. */
+/* Writes a failure record by hand: five members do not need a JSON library. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "common/base/utf8.h"
 #include "common/job/failure_record.h"
 
-/* As the inside of a JSON string; bytes that are no UTF-8 become '?'. */
+/* Print text as the inside of a JSON string; bytes that are not UTF-8 become '?'. */
 static void print_escaped(FILE *f, const char *text)
 {
     for (const unsigned char *s = (const unsigned char *)text; *s;) {
@@ -30,7 +30,7 @@ static void print_record(FILE *f, const struct failure_record *r)
 {
     fputs("{\"message\": {\"message\": \"", f);
     print_escaped(f, r->message);
-    /* No py_callstack: torchrun shows that in place of the message, even an empty one. */
+    /* Leave out py_callstack: torchrun shows even an empty one in place of the message. */
     fprintf(f, "\", \"extraInfo\": {\"timestamp\": \"%" PRId64 "\"}}", r->timestamp);
     if (r->exitcode >= 0)
         fprintf(f, ", \"exitcode\": %d", r->exitcode);

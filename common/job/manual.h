@@ -1,4 +1,4 @@
-/* What workers and launcher agree on, as sections of manual pages: made from the lists that the code uses. */
+/* The manual pages' sections about what workers and launcher agree on, made from the lists that the code uses. */
 #ifndef CRUN_COMMON_JOB_MANUAL_H
 #define CRUN_COMMON_JOB_MANUAL_H
 

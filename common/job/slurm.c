@@ -15,7 +15,8 @@ int slurm_port(const char *job)
     return RDZV_PORT + (int)(h % PORTS);
 }
 
-/* Behind the first number of brackets: the end, another number, or a range that does not run backwards. */
+/* Does the text after the first number in brackets go on as a list can: with an end, another number, or a range that
+ * does not run backwards? */
 static bool goes_on(const char *first, size_t digits)
 {
     const char *next = first + digits;
@@ -34,7 +35,7 @@ bool slurm_first_host(const char *list, char *ret, size_t cap)
         digits = strspn(list + name + 1, "0123456789");
         const char *close = strchr(list + name, ']');
         if (digits == 0 || !goes_on(list + name + 1, digits) || !close || (close[1] && close[1] != ','))
-            return false; /* what follows the bracket would belong to the name */
+            return false; /* text after the bracket would be part of the name */
     }
     if (name == 0 || name + digits >= cap)
         return false;

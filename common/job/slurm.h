@@ -1,5 +1,5 @@
-/* Where the processes of a scheduler's job meet, found by each from the scheduler's variables: a host of Slurm's
- * lists, and a port. Pure. */
+/* Where the processes of a Slurm job meet: a host from Slurm's lists and a port, which each process finds from
+ * Slurm's variables. Pure. */
 #ifndef CRUN_COMMON_SLURM_H
 #define CRUN_COMMON_SLURM_H
 
@@ -17,8 +17,8 @@ bool slurm_first_host(const char *list, char *ret, size_t cap);
  * not in the list, or the list is NULL or not well formed. */
 int64_t slurm_tasks_on_node(const char *list, int64_t node);
 
-/* The port for a job of this id: every node finds the same one, two jobs on the same nodes seldom do. At least
- * RDZV_PORT, below the kernel's own (32768). */
+/* The port for a job with this id: the same on every node, and seldom the same for two jobs on the same nodes. At
+ * least RDZV_PORT, below the kernel's ephemeral ports (32768). */
 int slurm_port(const char *job);
 
 #endif

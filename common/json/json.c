@@ -23,9 +23,10 @@ static int read_all(int fd, const char *path, struct buf *b, struct err *e)
 }
 
 #define FEW_VALUES 65536u
-#define VALUE_BYTES 6u /* of text, on an average, that a value takes in whatever crun writes */
+#define VALUE_BYTES 6u /* average bytes of text per value, in everything that crun writes */
 
-/* A value takes some 100 bytes in a tree, and two in a text that is made to fill memory: [[],[],[],... */
+/* Guard against a text made to fill memory: a value takes about 100 bytes in a tree, but only two in a text like
+ * [[],[],[],... */
 static bool has_too_many_values(const struct buf *b)
 {
     size_t values = 1;
@@ -43,7 +44,7 @@ static bool has_too_many_values(const struct buf *b)
 
 int json_read_text(const struct buf *b, const char *path, cJSON **ret, struct err *e)
 {
-    /* A NUL inside would end the text early, and whatever follows it would pass unseen. */
+    /* A NUL inside would end the text early, and the rest would not be parsed. */
     if (b->len == 0 || memchr(b->data, 0, b->len))
         return err_set(e, ERR_CORRUPT, "'%s' is not JSON: %s", path,
                        b->len ? "it contains a zero byte" : "it is empty");
@@ -105,7 +106,7 @@ int json_i64(const cJSON *o, const char *name, int64_t *ret, struct err *e)
 {
     const cJSON *m = NULL;
     TRY(find_member(o, name, cJSON_IsNumber, "a number", &m, e));
-    /* cJSON keeps a double: beyond 2^53 it may not be the number that was written. */
+    /* cJSON stores a double: beyond 2^53 it may differ from the number that was written. */
     if (m->valuedouble != floor(m->valuedouble) || fabs(m->valuedouble) > 0x1p53)
         return err_set(e, ERR_CORRUPT, "member '%s' is not a whole number up to 2^53: %g", name, m->valuedouble);
     *ret = (int64_t)m->valuedouble;

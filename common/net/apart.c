@@ -41,7 +41,7 @@ static void close_all(int first, int last)
         close(fd);
 }
 
-/* The smallest one from `first` on; INT_MAX: there is none. */
+/* The smallest descriptor to be kept that is at least `first`; INT_MAX: there is none. */
 static int next_kept(const int *fds, int n, int first)
 {
     int next = INT_MAX;

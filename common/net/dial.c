@@ -35,7 +35,8 @@ static int connect_one(const struct addrinfo *a, int64_t deadline, int abort_fd,
     return 0;
 }
 
-/* Its share of the time that is left: an address that swallows everything leaves the others theirs. */
+/* The deadline of one address: its share of the time that is left, so that an address that never answers leaves time
+ * for the others. */
 static int64_t share(const struct addrinfo *a, int64_t deadline)
 {
     int addresses = 0;

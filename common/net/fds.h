@@ -1,4 +1,4 @@
-/* Descriptors that travel over a Unix socket beside bytes (SCM_RIGHTS). Neither call waits. Any thread. */
+/* Passes descriptors over a Unix socket, together with bytes (SCM_RIGHTS). Neither call blocks. Any thread. */
 #ifndef CRUN_COMMON_FDS_H
 #define CRUN_COMMON_FDS_H
 
@@ -7,12 +7,13 @@
 
 #define FDS_MAX 253 /* of one message: the kernel's SCM_MAX_FD */
 
-/* The bytes sent, at least one of which must be given, or a negative errno. The descriptors stay the caller's. */
+/* Send. Returns the number of bytes sent, or a negative errno; at least one byte must be given. The caller keeps its
+ * descriptors. */
 ssize_t fds_send(int socket, const struct iovec *parts, size_t n_parts, const int *fds, int n_fds);
 
-/* The bytes received, 0 at the end, or a negative errno. flags: 0 or MSG_PEEK, with which the same descriptors come
- * again the next time. *ret_n descriptors, close-on-exec, are the caller's from then on; what comes beyond `max` is
- * closed. */
+/* Receive. Returns the number of bytes, 0 at the end, or a negative errno. flags: 0, or MSG_PEEK, after which the
+ * next call gets the same descriptors again. *ret_n descriptors, close-on-exec, belong to the caller from then on;
+ * those beyond `max` are closed. */
 ssize_t fds_receive(int socket, const struct iovec *parts, size_t n_parts, int flags, int *ret_fds, int max,
                     int *ret_n);
 

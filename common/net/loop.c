@@ -1,4 +1,5 @@
-/* See loop.h. The reserve is address space alone: pages of it are used only where realloc(3) has none. */
+/* A libuv loop with a reserve of memory. See loop.h. The reserve is address space only: its pages are used only when
+ * realloc(3) has no memory. */
 #include "common/net/loop.h"
 #include "common/base/err.h"
 #include <errno.h>
@@ -18,7 +19,7 @@
 static struct {
     char *start;
     size_t bytes;
-    atomic_size_t used; /* what was handed out once is not handed out again */
+    atomic_size_t used; /* bytes of the reserve handed out so far; none is handed out twice */
 } reserve;
 
 static bool is_reserve(const void *p)
@@ -40,7 +41,7 @@ static void give_back(void *p)
         free(p);
 }
 
-/* libuv's table of watchers is all that it reallocates as it runs. */
+/* realloc() for libuv, which while running reallocates nothing but its table of watchers. */
 static void *grow(void *p, size_t n)
 {
     const bool reserved = is_reserve(p);
@@ -57,7 +58,8 @@ static void *grow(void *p, size_t n)
     return q;
 }
 
-/* Room for all sizes that a table goes through on its way to one entry a descriptor: each is twice the one before. */
+/* Reserve room for all sizes that the table goes through until it has one entry for each descriptor: each is twice
+ * the one before. */
 static int make_reserve(struct err *e)
 {
     struct rlimit files;

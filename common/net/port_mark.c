@@ -1,4 +1,4 @@
-/* Marks on TCP ports: see port_mark.h. They are looked for by sock_diag(7). */
+/* Marks on TCP ports: see port_mark.h. sock_diag(7) finds them. */
 #include "common/net/port_mark.h"
 
 #include <arpa/inet.h>
@@ -33,7 +33,7 @@ static int bound_socket(const struct sockaddr_in *at)
     return fd;
 }
 
-/* Both sides stay open; nobody needs to know them. */
+/* Connect a socket to a listener of this process. Both ends stay open; no variable needs to hold them. */
 static int connect_to_itself(int fd, int listener, const struct sockaddr_in *at)
 {
     if (listen(listener, 1) < 0 || connect(fd, (const struct sockaddr *)at, sizeof *at) < 0 ||
@@ -44,7 +44,8 @@ static int connect_to_itself(int fd, int listener, const struct sockaddr_in *at)
 
 int port_mark(int port)
 {
-    /* Others than those of the mark before, which the kernel may still keep; 0 and 255 at the end are left out. */
+    /* Random addresses, because the kernel may still hold those of the mark before; 0 and 255 as last byte are
+     * avoided. */
     uint8_t r[3] = {0};
     if (getrandom(r, sizeof r, GRND_NONBLOCK) < 0)
         r[0] = (uint8_t)getpid();
@@ -69,7 +70,8 @@ static bool is_mark(const struct inet_diag_msg *m)
     return (ntohl(m->id.idiag_src[0]) & MARK_MASK) == MARK_NET && (ntohl(m->id.idiag_dst[0]) & MARK_MASK) == MARK_NET;
 }
 
-/* 1: a mark is among them; 0: none, and more may come; -1: none, and that was all. */
+/* Search one reply of the kernel. 1: it contains a mark; 0: it does not, more replies may come; -1: it does not, and
+ * it was the last. */
 static int look_at(const char *reply, size_t n)
 {
     for (const struct nlmsghdr *h = (const struct nlmsghdr *)(const void *)reply; NLMSG_OK(h, n);
@@ -98,7 +100,7 @@ bool port_is_marked(int port)
         return false;
     _Alignas(struct nlmsghdr) char reply[16384];
     int found = send(fd, &ask, sizeof ask, 0) == (ssize_t)sizeof ask ? 0 : -1;
-    while (found == 0) { /* the kernel makes each piece when the one before was read */
+    while (found == 0) { /* the kernel makes the next piece when this one has been read */
         const ssize_t n = recv(fd, reply, sizeof reply, MSG_DONTWAIT);
         found = n <= 0 ? -1 : look_at(reply, (size_t)n);
     }

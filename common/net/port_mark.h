@@ -9,12 +9,13 @@
 
 #include <stdbool.h>
 
-/* Set a mark on `port` until a minute after this process; two descriptors stay open. To be called before the port is
- * listened on: a listener on all addresses leaves no room for it. 0 or -errno (-EADDRINUSE: somebody listens there). */
+/* Set a mark on `port`, which stays until a minute after the end of this process; two descriptors stay open. Call it
+ * before listening on the port: a listener on all addresses would occupy the mark's addresses. 0 or -errno
+ * (-EADDRINUSE: somebody listens there). */
 int port_mark(int port);
 
-/* Whether a process of this network namespace, or one of the last minute, has marked `port`. False too where the kernel
- * does not tell (no inet_diag). Does not block. */
+/* Has a process of this network namespace, running or ended within a minute, marked `port`? False, too, if the
+ * kernel cannot tell (no inet_diag). Does not block. */
 bool port_is_marked(int port);
 
 #endif

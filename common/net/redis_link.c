@@ -226,7 +226,7 @@ int redis_link_refused(struct redis_link *l, const char *reply, struct err *e)
 
 /* --- getting in */
 
-/* One command; the reply is the caller's. An error reply is its error. */
+/* Send one command; the caller frees the reply. An error reply becomes an error. */
 static int ask(struct redis_link *l, struct resp_conn *c, int argc, const char *const *argv, redisReply **ret,
                int64_t deadline, struct err *e)
 {
@@ -269,11 +269,11 @@ static int greet(struct redis_link *l, struct resp_conn *c, int64_t deadline, st
     if (l->password[0])
         TRY(tell(l, c, l->user[0] ? 3 : 2, auth, deadline, e));
     else
-        TRY(tell(l, c, 1, ping, deadline, e)); /* a server that is full says so to the first request, and closes */
+        TRY(tell(l, c, 1, ping, deadline, e)); /* a full server answers the first request with an error, and closes */
     return l->db ? tell(l, c, 2, select, deadline, e) : 0;
 }
 
-/* A demoted primary stays reachable under its old address. */
+/* Check that the server is a primary: a demoted one can still be reached at its old address. */
 static int check_primary(struct redis_link *l, struct resp_conn *c, int64_t deadline, struct err *e)
 {
     const char *role[1] = {"ROLE"};
@@ -308,7 +308,7 @@ static int dial_server(struct redis_link *l, struct resp_conn *c, const struct r
     return rc;
 }
 
-/* One sentinel's word on where the primary is. */
+/* Ask one sentinel where the primary is. */
 static int ask_sentinel(struct redis_link *l, const struct redis_host *s, struct resp_conn *c, struct redis_host *ret,
                         int64_t deadline, struct err *e)
 {
@@ -339,7 +339,7 @@ static int dial_by_sentinels(struct redis_link *l, struct resp_conn *c, int64_t 
         rc = ask_sentinel(l, &sentinel, c, &primary, share, e);
         if (rc == 0)
             rc = dial_server(l, c, &primary, share, e);
-        if (rc == 0) { /* one that answers well goes first the next time */
+        if (rc == 0) { /* ask this sentinel first the next time */
             l->hosts[i] = l->hosts[0];
             l->hosts[0] = sentinel;
         }

@@ -1,10 +1,10 @@
 /* Reaching a Redis as its users name it: redis://[user[:password]@]host[:port][/db], rediss:// (TLS),
  * redis+sentinel://[user[:password]@]host[:port],host[:port].../NAME[/db] (rediss+sentinel:// with TLS to the primary).
  *
- * User and password may be percent-encoded. A password also comes from CRUN_REDIS_PASSWORD_FILE, CRUN_REDIS_PASSWORD or
- * REDISCLI_AUTH: a URL in an argument list is visible to everybody on the machine. A user without any password is
- * refused (for one that Redis calls nopass any word will do). TLS believes the authorities of
- * CRUN_REDIS_CA, else of SSL_CERT_FILE, else the system's, and checks that the certificate is for the host named. */
+ * User and password may be percent-encoded. A password also comes from CRUN_REDIS_PASSWORD_FILE, CRUN_REDIS_PASSWORD
+ * or REDISCLI_AUTH: a URL in an argument list is visible to everybody on the machine. A user without any password is
+ * refused (for a user that Redis calls nopass, give any word). TLS trusts the authorities of CRUN_REDIS_CA, else of
+ * SSL_CERT_FILE, else the system's, and checks that the certificate is for the host named. */
 #ifndef CRUN_COMMON_REDIS_LINK_H
 #define CRUN_COMMON_REDIS_LINK_H
 
@@ -34,13 +34,13 @@ struct redis_link {
     struct tls_context *tls_context;
 };
 
-/* url with its scheme. -EINVAL with a sentence that never shows a password. Finish with redis_link_finish(), also after
- * a failure. */
+/* Parse url, which includes its scheme. -EINVAL with a sentence that never shows a password. Finish with
+ * redis_link_finish(), also after a failure. */
 int redis_link_parse(struct redis_link *l, const char *url, struct err *e);
 void redis_link_finish(struct redis_link *l);
 
-/* Connect c and get in: sentinels asked, TLS, AUTH, SELECT. What is refused for good is ERR_REFUSED; what may be better
- * later (LOADING, too many clients, no primary known) is -EAGAIN. */
+/* Connect c: ask the sentinels, start TLS, AUTH, SELECT. ERR_REFUSED: refused for good; -EAGAIN: may succeed later
+ * (LOADING, too many clients, no primary known). */
 int redis_link_dial(struct redis_link *l, struct resp_conn *c, int64_t deadline, struct err *e);
 
 /* The code and the sentence for an error reply: ERR_REFUSED for NOAUTH, WRONGPASS, NOPERM; -EROFS for a read-only

@@ -14,7 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 
-/* Shared by the caller and the thread; whoever lets go last frees it. */
+/* A look-up, which the caller and the thread share; the last of them to release it frees it. */
 struct lookup {
     atomic_int users;
     int done_fd;

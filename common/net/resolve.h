@@ -1,4 +1,5 @@
-/* Host names with a deadline: getaddrinfo(3) has none, so it runs in a thread of its own that may be left behind. */
+/* Looks up host names within a deadline. getaddrinfo(3) has none, so it runs in a thread of its own, which is left
+ * behind if it takes too long. */
 #ifndef CRUN_COMMON_RESOLVE_H
 #define CRUN_COMMON_RESOLVE_H
 
@@ -7,9 +8,9 @@
 
 struct err;
 
-/* TCP addresses of host:port; *ret is freed with freeaddrinfo(). Numeric hosts are answered at once. deadline:
- * clock_ms(). -ETIMEDOUT; -ECANCELED when abort_fd becomes readable (-1: none); -ENOENT for a name that is not known;
- * -EAGAIN if the name service does not answer. */
+/* TCP addresses of host:port; *ret is freed with freeaddrinfo(). A numeric host needs no look-up. deadline:
+ * clock_ms(). -ETIMEDOUT; -ECANCELED when abort_fd becomes readable (-1: none); -ENOENT for a name that is not
+ * known; -EAGAIN if the name service does not answer. */
 int resolve(const char *host, const char *port, int64_t deadline, int abort_fd, struct addrinfo **ret, struct err *e);
 
 /* The same for an event loop. 1: *ret is there already (host is numeric); 0: *ret_lookup is under way. */
@@ -19,7 +20,7 @@ int resolve_fd(const struct lookup *l); /* readable when the answer is there */
 int resolve_take(struct lookup *l, const char *host, struct addrinfo **ret, struct err *e); /* then; l is gone */
 void resolve_abandon(struct lookup *l); /* NULL allowed; never waits */
 
-/* Wait for events (poll(2)) on fd, or only for the time if fd is -1. 0; -ETIMEDOUT; -ECANCELED when abort_fd becomes
+/* Wait for events (poll(2)) on fd; if fd is -1, only for the time. 0; -ETIMEDOUT; -ECANCELED when abort_fd becomes
  * readable. */
 int wait_fd(int fd, short events, int64_t deadline, int abort_fd, struct err *e);
 

@@ -56,7 +56,7 @@ bool resp_is_stale(const struct resp_conn *c)
 {
     char byte;
     ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return n == 0 || (n > 0 && !c->tls) /* TLS may have something to say of its own */ ||
+    return n == 0 || (n > 0 && !c->tls) /* bytes on an idle TLS connection may be TLS's own messages */ ||
            (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
@@ -137,7 +137,7 @@ int resp_start_tls(struct resp_conn *c, struct tls_context *ctx, const char *ser
     return rc;
 }
 
-/* A server that never ends its reply has no more time than one that says nothing. */
+/* The deadline holds for the whole reply: a server that sends one without end gets no more time than a silent one. */
 static int receive(struct resp_conn *c, redisReply **reply, int64_t deadline, struct err *e)
 {
     for (;;) {

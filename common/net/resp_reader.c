@@ -46,7 +46,8 @@ int resp_reader_feed(struct resp_bound *b, redisReader *r, const char *p, size_t
     return 0;
 }
 
-/* What is left is the beginning of a line, or of a string after the line with its length. */
+/* True if the peer sends a line without end. The unread bytes begin with a line, or with a string that follows its
+ * length line. */
 static bool has_endless_line(const redisReader *r)
 {
     const size_t left = r->len - r->pos;

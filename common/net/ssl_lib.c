@@ -14,8 +14,8 @@ static const struct lib_symbol ssl_symbols[] = {
 #undef X
 };
 
-/* The headers are OpenSSL 3's; 1.1.1, which older distributions have, has the same functions, and is taken where
- * there is no 3. */
+/* Compiled with the headers of OpenSSL 3. Version 1.1.1 of older distributions has the same functions, and is loaded
+ * if there is no 3. */
 #if OPENSSL_VERSION_MAJOR < 3
 #error "OpenSSL 3 is needed (Debian: libssl-dev)"
 #endif

@@ -1,5 +1,5 @@
-/* OpenSSL, opened on first use: most runs of the programs need none of it, and it costs more memory than all else they
- * load. The functions stand in two structs under their own names: lib->HMAC(...). Macros of its headers that call
+/* OpenSSL, opened on first use: most runs do not need it, and it costs more memory than all other libraries
+ * together. The functions are in two structs under their own names: lib->HMAC(...). Macros of its headers that call
  * further functions (SSL_CTX_set_mode and the like) cannot be used: call what they call. */
 #ifndef CRUN_COMMON_SSL_LIB_H
 #define CRUN_COMMON_SSL_LIB_H
@@ -77,7 +77,7 @@ struct ssl_lib {
 #undef X
 };
 
-/* libcrypto or libssl. NULL, with one sentence that names the library, where it is not installed. The first call reads
+/* libcrypto and libssl. NULL, with one sentence that names the library, if it is not installed. The first call reads
  * files (some milliseconds); the result stays for the life of the process. Any thread. */
 const struct crypto_lib *crypto_lib(struct err *e);
 const struct ssl_lib *ssl_lib(struct err *e);

@@ -155,7 +155,7 @@ int tcpstore_take_number(struct tcpstore_conn *c, int64_t *ret, int64_t deadline
     return 0;
 }
 
-/* Memory follows what comes, not what is announced. */
+/* Read a value. Memory grows with the bytes received, not with the length that was announced. */
 static int take_value(struct tcpstore_conn *c, uint64_t n, struct buf *value, int64_t deadline, struct err *e)
 {
     enum { CHUNK = 1 << 20 };
@@ -181,7 +181,7 @@ int tcpstore_take_bytes(struct tcpstore_conn *c, struct buf *value, int64_t dead
                  ? err_set(e, -E2BIG, "a value of %llu bytes exceeds what the buffer takes", (unsigned long long)n)
                  : take_value(c, n, value, deadline, e);
     if (rc < 0) {
-        tcpstore_hang_up(c); /* the rest of it is on its way */
+        tcpstore_hang_up(c); /* close, because the rest of the value is still coming */
         value->len = before;
     }
     return rc;
@@ -189,7 +189,8 @@ int tcpstore_take_bytes(struct tcpstore_conn *c, struct buf *value, int64_t dead
 
 /* --- beginning */
 
-/* A server of the older generation would read this as a key of a gigabyte and stand still for everybody. */
+/* The hand-shake of the newer generation. (A server of the older one would read it as a key of a gigabyte, and block
+ * for everybody.) */
 static int shake_hands(struct tcpstore_conn *c, int64_t deadline, struct err *e)
 {
     const unsigned char first = HANDSHAKE, ping = PING;

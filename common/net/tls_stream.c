@@ -64,7 +64,7 @@ static int context_open(struct tls_context **ret, struct err *e)
     if (!c->ctx)
         return ssl_error(c->crypto, -EIO, e, "TLS cannot be set up");
     c->ssl->SSL_CTX_ctrl(c->ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL);
-    /* Connections are few and long: no memory for tickets and idle buffers. */
+    /* Connections are few and long: save the memory of tickets and idle buffers. */
     c->ssl->SSL_CTX_ctrl(c->ctx, SSL_CTRL_MODE, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE, NULL);
     return 0;
 }

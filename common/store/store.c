@@ -1,4 +1,4 @@
-/* Backends by URL scheme, and what their operations can express. */
+/* The store's backends by URL scheme, and the calls that are made of their operations. */
 #include "common/store/store.h"
 
 #include <errno.h>
@@ -36,7 +36,7 @@ void store_abort(struct store *s)
     s->ops->abort(s);
 }
 
-/* Context for whatever a backend says: the operation and the key. */
+/* Put the operation and the key in front of a backend's error. */
 static int with_context(int rc, const char *operation, const char *key, struct err *e)
 {
     if (rc < 0 && e)

@@ -1,13 +1,13 @@
 /* Key-value store client: blocking calls with deadlines, the same over every backend.
  *
  * Semantics are Redis': values are binary, keys are created by the first set/add. Thread-safe, but one request at a
- * time: a thread that waits keeps others of the same store waiting (within their deadlines); open a second one for
- * them. A call on a broken connection redials within its own deadline; set, get and wait are repeated, add is not (it
- * may have happened): -ECONNRESET then. Every deadline is in milliseconds from the call; -ETIMEDOUT when it passes.
- * Backends: resp:// (rendezvousd, Redis), redis://, rediss://, redis+sentinel://, rediss+sentinel://
- * (common/net/redis_link.h), tcp:// (PyTorch's TCPStore), mem:// (in process); store_open_prefix() puts a name-space
- * before any.
- * On a plain Redis waiters are woken by writers that use this client: it publishes on the channel "__store__:<key>". */
+ * time: while one thread waits, calls of other threads on the same store wait, too (within their deadlines), so open
+ * a second one for them. A call on a broken connection redials within its own deadline; set, get and wait are
+ * repeated, but add is not, because it may have happened: -ECONNRESET then. Every deadline is in milliseconds from
+ * the call; -ETIMEDOUT when it passes. Backends: resp:// (rendezvousd, Redis), redis://, rediss://,
+ * redis+sentinel://, rediss+sentinel:// (common/net/redis_link.h), tcp:// (PyTorch's TCPStore), mem:// (in process);
+ * store_open_prefix() puts a name-space in front of any of them. On a plain Redis waiters are woken by writers that
+ * use this client: it publishes on the channel "__store__:<key>". */
 #ifndef CRUN_COMMON_STORE_H
 #define CRUN_COMMON_STORE_H
 
@@ -35,14 +35,14 @@ void store_close(struct store *s); /* NULL allowed. Wakes nobody: join users fir
 /* From any thread: every call in progress and to come fails with -ECANCELED. */
 void store_abort(struct store *s);
 
-/* The value is appended to *value. -ENOENT if the key does not exist. */
+/* Append the value to *value. -ENOENT if the key does not exist. */
 int store_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e);
 int store_set(struct store *s, const char *key, const void *value, size_t len, int64_t timeout_ms, struct err *e);
 
 /* Atomic counter; a missing key counts as 0. *ret: the new value. -EINVAL if the value is not an integer. */
 int store_add(struct store *s, const char *key, int64_t delta, int64_t *ret, int64_t timeout_ms, struct err *e);
 
-/* Until all keys exist. The server wakes us; nobody polls. */
+/* Wait until all keys exist. The server wakes us; there is no polling. */
 int store_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
 
 /* Wait for the key, then get it. */

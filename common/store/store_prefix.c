@@ -13,7 +13,7 @@ struct prefix_store {
     char prefix[];
 };
 
-/* The key with the prefix before it, which the caller frees; NULL: no memory. */
+/* The key with the prefix in front; the caller frees it; NULL: no memory. */
 static char *extend(struct store *s, const char *key, struct err *e)
 {
     char *k;
@@ -28,7 +28,7 @@ static struct store *base_of(struct store *s)
     return ((struct prefix_store *)s)->base;
 }
 
-/* rc = call with `k` standing for the extended key. */
+/* rc = call, in which `k` is the extended key. */
 #define WITH_KEY(call)                                                                                                 \
     do {                                                                                                               \
         struct store *b = base_of(s);                                                                                  \
@@ -88,7 +88,7 @@ static void prefix_abort(struct store *s)
     store_abort(base_of(s));
 }
 
-/* No scheme and no open(): a view is made of a store, not of a URL. */
+/* Without a scheme and open(): a view is made from a store, not from a URL. */
 static const struct store_ops prefix_ops = {
     .close = prefix_close,
     .abort = prefix_abort,

@@ -4,7 +4,7 @@
  * - After each dial STORE.PING tells the two servers apart. rendezvousd has STORE.WAIT.
  * - On a plain Redis every writer also publishes on "__store__:<key>"; a waiter subscribes on a second connection, then
  *   checks: a write after the check finds it subscribed, so none is missed.
- * - What may be repeated on a new connection is repeated; add is not, once sent. */
+ * - Calls are repeated on a new connection, except an add that has been sent. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -22,7 +22,7 @@
 #include "common/store/store.h"
 #include "common/store/store_turn.h"
 
-enum { SMALL_REPLY = 1 << 20 }; /* bytes; of a reply that carries no value */
+enum { SMALL_REPLY = 1 << 20 }; /* bytes of a reply that carries no value */
 
 struct resp_store {
     struct turn_store base;
@@ -34,7 +34,7 @@ struct resp_store {
 
 enum { MAX_WORDS = 8 };
 
-/* A request of a few words; they are borrowed. */
+/* A request of a few words, which are borrowed. */
 struct resp_words {
     const char *v[MAX_WORDS];
     size_t len[MAX_WORDS];
@@ -64,7 +64,7 @@ static int resp_words_append(const struct resp_words *w, struct resp_conn *c, st
     return resp_append(c, w->n, w->v, w->len, e);
 }
 
-/* verb key... [last], queued. prefix goes before every key. */
+/* Queue "verb key... [last]", with prefix in front of every key. */
 static int resp_words_append_many(struct resp_conn *c, const char *verb, const char *prefix,
                                   const struct store_call *call, const char *last, struct err *e)
 {
@@ -95,7 +95,7 @@ static int resp_words_append_many(struct resp_conn *c, const char *verb, const c
     return rc;
 }
 
-/* 0 if the reply is of the type; else the error it carries, or -EPROTO. */
+/* Check the type of a reply: 0, or the error that it carries, or -EPROTO. */
 static int resp_expect(const redisReply *r, int type, struct err *e)
 {
     if (r->type == type)
@@ -107,7 +107,7 @@ static int resp_expect(const redisReply *r, int type, struct err *e)
     return err_set(e, value_is_wrong ? -EINVAL : ERR_REFUSED, "the server says: %.300s", r->str);
 }
 
-/* Send what is queued; one reply of the given type, which the caller frees. */
+/* Send what is queued and get one reply of the given type, which the caller frees. */
 static int resp_ask(struct resp_conn *c, int type, redisReply **ret, int64_t deadline, struct err *e)
 {
     redisReply *r;
@@ -129,7 +129,7 @@ static int resp_ask_integer(struct resp_conn *c, int64_t *ret, int64_t deadline,
     return 0;
 }
 
-/* Append the value to the caller's buffer, if there are both. */
+/* Append the reply's value to the caller's buffer, unless either is missing. */
 static int resp_take_value(const redisReply *r, struct buf *value, struct err *e)
 {
     int rc = value && r->type == REDIS_REPLY_STRING ? buf_add(value, r->str, (size_t)r->len) : 0;
@@ -156,7 +156,7 @@ static int queue_transaction(struct resp_store *s, const struct resp_words *w, c
     return rc;
 }
 
-/* A command and its announcement. The command's reply is within *ret, which the caller frees. */
+/* Send a write and its announcement as a transaction. *ret contains the write's reply; the caller frees it. */
 static int transaction(struct resp_store *s, const struct resp_words *w, const char *key, redisReply **ret,
                        int64_t deadline, struct err *e)
 {
@@ -174,7 +174,7 @@ static int transaction(struct resp_store *s, const struct resp_words *w, const c
     return rc;
 }
 
-/* What rendezvousd has commands for, on a plain Redis. The write is w, on the key. */
+/* Calls that rendezvousd has commands for, made of a plain Redis' commands. w: the write to the key. */
 static int redis_set(struct resp_store *s, const struct resp_words *w, const char *key, int64_t deadline, struct err *e)
 {
     redisReply *r;
@@ -232,11 +232,11 @@ static int redis_wait(struct resp_store *s, const struct store_call *c, int64_t 
     return rc;
 }
 
-enum { WAIT_GRACE_MS = 50 /* the server's own timeout comes first: the connection stays usable */ };
+enum { WAIT_GRACE_MS = 50 /* the server's own timeout should come first: then the connection stays usable */ };
 
 /* --- the operations */
 
-/* Before a reply that carries the value: let it be as large as the caller's buffer takes. */
+/* Let the next reply, which carries the value, be as large as the caller's buffer allows. */
 static void expect_value(struct resp_store *s, const struct buf *value)
 {
     size_t max = value && value->max ? value->max : (size_t)1 << 30;
@@ -352,7 +352,7 @@ static int parse(struct resp_store *s, const char *url, struct err *e)
     return rc;
 }
 
-/* What may be shown of a URL: no user, no password. */
+/* The part of a URL that messages may show: without user and password. */
 static const char *shown(const char *address)
 {
     const char *at = strrchr(address, '@');
@@ -383,7 +383,7 @@ static int open_kind(const struct store_ops *ops, struct store **ret, const char
     return 0;
 }
 
-/* One row for each way to name a server: redis_link.h says what they mean. */
+/* One row for each way to name a server; redis_link.h explains them. */
 #define KIND(id, text)                                                                                                 \
     static int open_##id(struct store **ret, const char *address, const struct store_options *o, struct err *e)        \
     {                                                                                                                  \

@@ -1,12 +1,13 @@
 /* The store over PyTorch's TCPStore protocol: real torchrun's agent store, or a bootstrap store of ours.
  *
  * - tcp://host:port speaks the newer generation (torch 2.2 and later), tcp://host:port?generation=1 the older. It
- *   cannot be found out: the newer handshake makes an older server stand still for all its clients.
- * - SET has no answer: a CHECK of the key behind it is one, because a server answers in order.
+ *   cannot be detected: the newer handshake blocks an older server for all its clients.
+ * - SET has no answer. A CHECK of the key is sent after it: the server answers in order, so its answer confirms the
+ *   SET.
  * - GET of a missing key is an empty value in one generation and the end of the connection in the other: CHECK comes
  *   first.
- * - ADD to something else than a number ends the connection; the value is looked at then, to tell that from a lost
- *   one. */
+ * - ADD to a value that is not a number ends the connection; the value is then read, to distinguish that from a lost
+ *   connection. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +55,7 @@ static int check(struct tcp_store *s, const char *const *keys, size_t n, bool *r
     return 0;
 }
 
-/* The value, appended. 1, or 0 if there is no such key. */
+/* Get the value and append it. 1, or 0 if there is no such key. */
 static int fetch(struct tcp_store *s, const char *key, struct buf *value, int64_t deadline, struct err *e)
 {
     bool there;
@@ -81,8 +82,8 @@ static int try_set(struct turn_store *base, const struct store_call *c, int64_t 
     return check(s, c->keys, 1, &ignored, deadline, e);
 }
 
-/* A wait whose time is over leaves the server waiting; only the end of the connection informs it in both
- * generations. */
+/* Attempt a wait. If it times out, the server goes on waiting; in both generations only the end of the connection
+ * stops it. */
 static int try_wait(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
     struct tcp_store *s = (struct tcp_store *)base;
@@ -106,7 +107,7 @@ static int tcp_connect(struct turn_store *base, int64_t deadline, struct err *e)
     return s->conn.fd >= 0 ? 0 : tcpstore_dial(&s->conn, s->host, s->port, deadline, e);
 }
 
-/* After an ADD that ended the connection: -EINVAL if the value is to blame. */
+/* An ADD ended the connection: find out whether the value was the reason (-EINVAL). */
 static int look_at_value(struct tcp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
 {
     struct buf value = {0};
@@ -157,7 +158,7 @@ static int bad_address(struct err *e)
                    "expected tcp://host:port, tcp://[v6 address]:port, ?generation=1 behind it for torch before 2.2");
 }
 
-/* "host:port" or "[v6]:port", then perhaps "?generation=N". */
+/* Parse "host:port" or "[v6]:port", perhaps with "?generation=N". */
 static int split_address(struct tcp_store *s, const char *address, bool *older, struct err *e)
 {
     const char *options = strchr(address, '?');

@@ -42,8 +42,7 @@ void turn_abort(struct store *store)
     struct turn_store *s = (struct turn_store *)store;
     const uint64_t one = 1;
     s->aborted = true;
-    ssize_t ignored =
-        write(s->abort_fd, &one, sizeof one); /* an eventfd that was written stays readable: nobody reads it */
+    ssize_t ignored = write(s->abort_fd, &one, sizeof one); /* nobody reads this eventfd, so it stays readable */
     (void)ignored;
 }
 
@@ -63,8 +62,7 @@ struct turn {
     bool repeatable;
 };
 
-/* Attempt, and dial and attempt again while the connection is what fails. The last error if the deadline passes
- * meanwhile. */
+/* Attempt a call; while only the connection fails, dial and attempt again. At the deadline return the last error. */
 static int persist(struct turn_store *s, const struct turn *t, int64_t deadline, struct err *e)
 {
     for (int pause = FIRST_PAUSE_MS;; pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {

@@ -1,6 +1,6 @@
-/* Stores behind one connection: callers take turns, each within its own deadline; a lost connection is dialled anew
- * until the deadline; an abort from any thread ends whatever is going on. A backend says how to connect and what one
- * attempt at each call does; all else of the interface is here. */
+/* A store over one connection: callers take turns, each within its own deadline; a lost connection is dialled again
+ * until the deadline; an abort from any thread ends the call in progress. A backend supplies connect() and one
+ * attempt at each call; the rest of the interface is here. */
 #ifndef CRUN_COMMON_STORE_TURN_H
 #define CRUN_COMMON_STORE_TURN_H
 
@@ -11,7 +11,7 @@
 
 #include "common/store/store.h"
 
-/* One call of the interface, so that it can be repeated. */
+/* The arguments of one call, so that it can be repeated. */
 struct store_call {
     const char *const *keys;
     size_t n;
@@ -24,8 +24,8 @@ struct store_call {
 struct turn_store;
 typedef int store_attempt_fn(struct turn_store *s, const struct store_call *c, int64_t deadline, struct err *e);
 
-/* Deadlines are clock_ms() values. An attempt in which the connection was lost is repeated; add is not: -ECONNRESET
- * then, as it may or may not have happened. */
+/* Deadlines are clock_ms() values. An attempt that lost its connection is repeated, except add, which may or may not
+ * have happened: -ECONNRESET. */
 struct store_attempts {
     int (*connect)(struct turn_store *s, int64_t deadline, struct err *e); /* 0 at once if there is a connection */
     store_attempt_fn *get, *set, *add, *wait;
@@ -34,10 +34,10 @@ struct store_attempts {
 struct turn_store {
     struct store store;
     const struct store_attempts *attempts;
-    pthread_mutex_t mutex; /* of busy only: a request may outlast another thread's patience */
+    pthread_mutex_t mutex; /* protects only `busy`: a request may take longer than another thread is willing to wait */
     pthread_cond_t idle;
     bool busy;
-    int abort_fd; /* readable after an abort: part of every poll(2) */
+    int abort_fd; /* readable after an abort; included in every poll(2) */
     atomic_bool aborted;
 };
 

@@ -46,8 +46,8 @@ static void log_to_console(void *arg, const char *line, size_t n)
     logmux_print_bytes(arg, line, n);
 }
 
-/* A place for the workers' error records where no log folder was asked for; the output process makes it, for it may lie
- * on a disk that hangs. False: they have none. */
+/* Name a folder for the workers' error records if the user wants no log folder; the output process makes it, because
+ * it may lie on a disk that hangs. False: there is none. */
 static bool name_scratch(struct run *r)
 {
     const char *base = getenv("TMPDIR");
@@ -66,7 +66,7 @@ static void on_noticed(void *arg)
     notices_file_found(arg);
 }
 
-/* Makes this folder; false: it cannot be made, or not be written. */
+/* Make this folder; false: it cannot be made, or not written to. */
 static bool can_make(const char *folder)
 {
     struct err e;
@@ -76,7 +76,8 @@ static bool can_make(const char *folder)
     return can;
 }
 
-/* --tee and -r alone are mostly typed for prefixes: a folder that cannot be written is no reason to run nothing. */
+/* Choose the folder for logs. --tee and -r without a folder are mostly typed for the prefixes: if the default folder
+ * cannot be written, run without log files. */
 static int choose_logs(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -162,7 +163,8 @@ static int open_answers(struct run *r, struct err *e)
     return answers_open(&r->answers, &o, e);
 }
 
-/* The worker that has the terminal needs no multiplexer then: a debugger's prompt is no whole line. */
+/* Is the terminal given to the worker directly? Its output then needs no multiplexer: a debugger's prompt is not a
+ * whole line. */
 static bool shows_everything(const struct config *c)
 {
     const struct log_conf *l = &c->log;
@@ -202,8 +204,8 @@ static int open_group(struct run *r, struct err *e)
     return group_create(&r->group, &r->loop, &o, e);
 }
 
-/* Output first: what goes wrong later on is reported through it. Signals last: until then the defaults of the guardian
- * hold, and nothing has to be stopped in good order. */
+/* Open the parts. Output comes first, because errors of the others are reported through it. Signals come last: until
+ * then the guardian's defaults hold, and nothing needs an orderly stop. */
 static int open_parts(struct run *r, struct err *e)
 {
     TRY(effects_open(r, e));
@@ -215,7 +217,7 @@ static int open_parts(struct run *r, struct err *e)
     TRY(failures_open(r, e));
     TRY(open_events(r, e));
     TRY(open_http(r, e));
-    logmux_greet(r->mux); /* it makes its folder while this process makes the cgroup */
+    logmux_greet(r->mux); /* the output process makes its folder while this process makes the cgroup */
     TRY(worker_setup_open(r, e));
     logmux_greet(r->mux);
     if (r->logs.root[0] && (r->config->log.dir_chosen || r->logs.torchrun)) /* else the path is known beforehand */
@@ -232,7 +234,7 @@ static int open_parts(struct run *r, struct err *e)
 
 /* --- teardown */
 
-/* A console may take its time, as long as no further signal comes. */
+/* Write what is left to the console, which may take its time unless another signal comes. */
 static void flush(struct run *r)
 {
     if (r->effects)
@@ -242,8 +244,8 @@ static void flush(struct run *r)
         effects_await_end(r, 0);
 }
 
-/* What could still call somebody goes first, then those that it could call; what others may still look at is freed when
- * the loop has turned for the last time. */
+/* Close the parts that could still call others first, then the ones that they could call. What others may still read
+ * is freed after the loop's last turn. */
 static void close_parts(struct run *r)
 {
     signals_unwatch(r);
@@ -277,9 +279,9 @@ static void close_parts(struct run *r)
 
 /* --- the run */
 
-/* The whole host name first, then a byte that sorts before all that a name may hold: ids sort as hosts do. Containers
- * may share host name and process id, and two nodes of one id would take each other's place: hence the 64 random
- * bits. */
+/* Make the node id: the whole host name, then a byte that sorts before all characters of names, so that ids sort as
+ * hosts do. Containers may share host name and process id, and two nodes with one id would displace each other:
+ * hence the 64 random bits. */
 static void name_node(struct run *r)
 {
     gethostname(r->host, sizeof r->host - 1);

@@ -1,8 +1,8 @@
-/* The agent in the real world: loop, signals, workers, rendezvous, bootstrap store. */
+/* The agent in the real world: its loop, signals, workers, rendezvous and bootstrap store. */
 #ifndef CRUN_LAUNCHER_AGENT_LOOP_H
 #define CRUN_LAUNCHER_AGENT_LOOP_H
 
-/* A node that cannot start anything waits for the others, so that they end with it, for no more than this. */
+/* ms at most for which a node that cannot start anything waits for the other nodes to end with it */
 #define AGENT_TELL_MS 30000
 
 struct cgroup_tables;
@@ -11,8 +11,8 @@ struct err;
 struct guardian_link;
 struct program;
 
-/* Run the job to its end. cgroups: of this process. Returns 0 with crun's exit code in *ret_code, or a negative code if
- * it could not be begun. */
+/* Run the job to its end. cgroups: tables of this process. Returns 0 with crun's exit code in *ret_code, or a
+ * negative code if the job could not be started. */
 int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link,
               const struct cgroup_tables *cgroups, int *ret_code, struct err *e);
 

@@ -1,4 +1,4 @@
-/* Carries out what the agent's machine says, one event after the other (agent.h). */
+/* Carries out what the agent's machine asks for, one event after the other (agent.h). */
 #include "launcher/agent/effects.h"
 
 #include <assert.h>
@@ -26,9 +26,9 @@
 #include "launcher/report/failure_share.h"
 #include "launcher/workers/group.h"
 
-/* What comes from outside (signals, news, timers) comes by the loop, one event at a time, and is done before the next.
- * So what waits is what the effects of one event bring along: at most an end and a word of each worker, and a few
- * words of a rendezvous in this process. */
+/* Size of the queue. Events from outside (signals, news, timers) come through the loop, one at a time, and each is
+ * finished before the next. So the queue holds only what the effects of one event cause: at most an end and a word
+ * of each worker, and a few words of a rendezvous in this process. */
 enum { EVENTS_A_WORKER = 2, EVENTS_MORE = 16 };
 
 struct effects {
@@ -36,12 +36,12 @@ struct effects {
     struct agent_event *queue;       /* queue_max of them */
     unsigned queue_max, first, last; /* of the queue, modulo queue_max */
     bool pumping;
-    uv_timer_t grace;  /* of AGENT_DO_STOP, or the wait of AGENT_DO_AWAIT; or AGENT_TELL_MS */
+    uv_timer_t grace;  /* for AGENT_DO_STOP, AGENT_DO_AWAIT or AGENT_TELL_MS */
     int64_t grace_ms;  /* that it was started with */
-    uv_timer_t insist; /* within it: SIGTERM follows the signal that the workers got first */
+    uv_timer_t insist; /* within the grace: sends SIGTERM after the signal that the workers got first */
     int signo;         /* which one that was */
     bool wished;       /* by the user, that all this ends */
-    int64_t stage_ms;  /* when the stage of the end that it is in is over, 0: it is none, or cannot say */
+    int64_t stage_ms;  /* when the present stage of the end is over; 0: none, or not known */
     bool done, failed;
     int exit_code;
 };
@@ -69,7 +69,7 @@ void effects_await_end(struct run *r, int64_t left_ms)
 
 /* --- the end */
 
-/* The job succeeded, and this node never had a part in it. */
+/* Has the job succeeded without this node ever having had a part in it? */
 static bool is_idle(const struct run *r)
 {
     const struct rdzv_news *end = member_end(r);
@@ -193,8 +193,8 @@ static void hold_workers(struct run *r)
     events_stop(r->events, CRUN_STOP_HOLD, fx->grace_ms);
 }
 
-/* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is
- * wrong. */
+/* Check a request's return value. Requests are queued at once; only a rendezvous in this process can refuse one
+ * here, and then one of the two has a bug. */
 static void check_request(struct run *r, int rc, const struct err *e)
 {
     if (rc == 0)

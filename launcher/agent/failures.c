@@ -77,7 +77,8 @@ static void publish(void *arg, const char *text)
     member_publish_failure(arg, text);
 }
 
-/* crun is a worker itself: of torchrun, of another crun, or of a scheduler that knows their ways. */
+/* The error file of crun itself, if it is a worker of torchrun, of another crun, or of a scheduler that sets the
+ * variable. */
 static const char *own_error_file(void)
 {
     const char *path = getenv("TORCHELASTIC_ERROR_FILE");

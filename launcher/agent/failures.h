@@ -1,4 +1,4 @@
-/* What report/failure_report.h asks the agent, and the state of the job as it wants it. */
+/* What report/failure_report.h needs from the agent, and the state of the job in its terms. */
 #ifndef CRUN_LAUNCHER_FAILURES_H
 #define CRUN_LAUNCHER_FAILURES_H
 

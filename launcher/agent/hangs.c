@@ -62,7 +62,7 @@ static bool keeps(const struct run *r, int local)
     return p && atomic_load(&p->keeps) != 0;
 }
 
-/* For the report: the one that is blamed before the others, where nobody stands out. */
+/* If no worker stands out, choose the one that the report blames first. */
 static void blame(struct run *r, const struct hang_verdict *v)
 {
     char hung[72];

@@ -1,4 +1,4 @@
-/* One process beside the tree: its start, its end, and what it says meanwhile (beside.h). */
+/* One helper process of the guardian: its start, its end, and the bytes that it sends (beside.h). */
 #include "launcher/guard/beside.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
 
-#define REAP_MS 20 /* the rest of an end that no disk holds up */
+#define REAP_MS 20 /* ms for the kernel to finish a process's end, unless a disk blocks it */
 
 int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg)
 {
@@ -39,7 +39,7 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg)
     return 0;
 }
 
-/* looks: or dead, and kept by a debugger. */
+/* Has the process been reaped? looks: count it also if it is dead, and a debugger has yet to reap it. */
 static bool is_reaped(pid_t pid, bool looks)
 {
     siginfo_t info = {0};
@@ -57,7 +57,7 @@ static void reap_lingering(struct beside *b, bool looks)
     b->n_lingering = kept;
 }
 
-/* None lingers any more; false after so long. */
+/* Wait until no helper lingers any more; false after `ms`. */
 static bool wait_reaped(struct beside *b, int ms)
 {
     const int64_t deadline = clock_deadline(ms);
@@ -71,7 +71,7 @@ static bool wait_reaped(struct beside *b, int ms)
     return b->n_lingering == 0;
 }
 
-/* Its socket is at its end. What is left of it is of no use, and is not to be by accident. */
+/* The helper's socket is at its end: drop what is recorded of it. Any remaining thread is killed. */
 static void forget(struct beside *b)
 {
     close(b->fd);
@@ -100,7 +100,7 @@ bool beside_is_gone(struct beside *b)
     return true;
 }
 
-/* stays: that it says so is as good as its end. */
+/* Wait up to `ms` for the helper's end; with `stays`, BESIDE_STAYS counts as its end. */
 static bool wait_for(struct beside *b, int ms, bool stays)
 {
     const int64_t deadline = clock_deadline(ms);
@@ -124,7 +124,7 @@ bool beside_tell(struct beside *b, char word)
     if (b->fd < 0)
         return false;
     const bool notified = send(b->fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
-    kill(b->pid, SIGCONT); /* stopped, it would take its words with it */
+    kill(b->pid, SIGCONT); /* if it were stopped, what it has still to write would be lost */
     return notified;
 }
 

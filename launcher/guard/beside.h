@@ -1,50 +1,50 @@
-/* A process beside the tree: a child of the guardian whose end proves nothing, as it runs nothing of the user's. Which
- * there are: neighbours.h.
+/* A helper: a process beside the job's tree. It is a child of the guardian that runs nothing of the user's, so whether
+ * it lives says nothing about the job. neighbours.h lists the helpers.
  *
- * It is cloned with no signal for its end, which waitid(2) leaves out unless asked: ECHILD speaks of the tree alone,
- * and tree.h spares it by that sign. A socket tells of its end as soon as the thread that holds it is gone; others of
- * its threads may then be left in the kernel, with SIGKILL pending, until a disk answers. Nobody waits for them: such a
- * process is one that *lingers*. */
+ * It is cloned without an exit signal. waitid(2) skips such children unless asked, so ECHILD means that the tree is
+ * empty; tree.h recognises and spares them by it, too. Their socket reports their end as soon as the thread that
+ * holds it is gone. Other threads may still be blocked in the kernel, with SIGKILL pending, until a disk answers.
+ * Nobody waits for those: such a process *lingers*. */
 #ifndef CRUN_LAUNCHER_BESIDE_H
 #define CRUN_LAUNCHER_BESIDE_H
 
 #include <stdbool.h>
 #include <sys/types.h>
 
-#define BESIDE_LINGER_MAX 64 /* of those, so many are kept in mind */
+#define BESIDE_LINGER_MAX 64 /* number of lingering processes that are remembered */
 
 struct beside {
     pid_t pid;
-    int fd;       /* at end-of-file when it is gone; -1: there is none */
+    int fd;       /* socket, at end-of-file once the process is gone; -1: there is none */
     bool is_done; /* it said that its work is done */
-    bool stays;   /* and that it goes on until it is told again */
-    int word;     /* the newest other byte that it said; -1: none */
+    bool stays;   /* it has also said that it goes on until it is told again */
+    int word;     /* the newest other byte that it sent; -1: none */
     pid_t lingering[BESIDE_LINGER_MAX];
     int n_lingering;
 };
 
-/* In the child run(fd, arg) is called, and _exit() with what it returns; fd: the other end. -errno. */
+/* Start a helper: the child calls run(fd, arg), and _exit() with the result; fd: its end of the socket. -errno. */
 int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg);
 
-/* fd is readable: true if it is gone, or lingers. */
+/* Call when fd is readable. True: the helper is gone, or lingers. */
 bool beside_is_gone(struct beside *b);
 
-/* What it says; other bytes are its own. */
+/* Bytes that a helper sends; all others have their own meaning. */
 enum { BESIDE_DONE = 255, BESIDE_STAYS = 254 };
 
-/* It is continued if it was stopped, and notified by a byte. False: it ends already, or is gone. */
+/* Send a byte to the helper, after SIGCONT in case it is stopped. False: it is ending already, or is gone. */
 bool beside_tell(struct beside *b, char word);
 /* True: it is gone, or lingers. */
 bool beside_wait(struct beside *b, int ms);
 
 enum beside_ending {
     BESIDE_ENDED,   /* by itself, or there was none */
-    BESIDE_KILLED,  /* it did not end in time: described as it was then */
-    BESIDE_LINGERS, /* it is still there, or one before it is, and described */
+    BESIDE_KILLED,  /* it did not end in time; described as it was then */
+    BESIDE_LINGERS, /* it, or one before it, is still there and is described */
 };
 
-/* Tell it that nobody else is left; wait so long, then kill it and wait BESIDE_KILL_MS. stays: one that says
- * BESIDE_STAYS may. */
+/* Tell the helper that nobody else is left; wait wait_ms, then kill it and wait BESIDE_KILL_MS. stays: if it says
+ * BESIDE_STAYS, leave it. */
 enum beside_ending beside_end(struct beside *b, int wait_ms, bool stays, char *out, int cap);
 #define BESIDE_END 'E' /* nobody else is left */
 

@@ -19,16 +19,16 @@
 
 #define NAME "crun-"
 #define YOUNG_S 60
-#define LEAVE_MS 1000 /* a reaped process may leave its cgroup a moment later */
+#define LEAVE_MS 1000 /* ms: a reaped process may leave its cgroup a moment later */
 
 struct cgroup {
     int dir_fd;               /* of the job */
     int round_fd;             /* -1: none */
-    char round[32], last[32]; /* last: of the round before, "": it is removed */
+    char round[32], last[32]; /* last: cgroup of the round before, "": it has been removed */
     char *shared;
 };
 
-/* The first byte last: an agent killed meanwhile leaves an empty path, never the beginning of one. */
+/* Publish the path with its first byte last: if the agent is killed meanwhile, the path is empty, never cut. */
 static void publish(char *shared, const char *path)
 {
     strcpy(shared + 1, path + 1);
@@ -46,7 +46,7 @@ static bool write_kill(int dir_fd, const char *path)
     return done;
 }
 
-/* With the groups that workers (a crun in this one) made below it. */
+/* Remove a cgroup with those that workers (a crun among them) made below it. */
 static int remove_tree(int dir_fd, const char *name)
 {
     if (unlinkat(dir_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
@@ -63,7 +63,8 @@ static int remove_tree(int dir_fd, const char *name)
     return !d ? -error : unlinkat(dir_fd, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
 }
 
-/* What a crun left whose guardian and agent were killed at once. A living one holds a lock; one being made is young. */
+/* Remove cgroups of a crun whose guardian and agent were killed at once. A live crun holds a lock; a new cgroup
+ * without one is young. */
 static void sweep(const char *own)
 {
     DIR *d = opendir(own);

@@ -1,12 +1,12 @@
-/* A cgroup of the job, below crun's own, and in it one for each round: killing all of a round, whatever it forked, is
- * one write. Whoever is cloned into a cgroup that was once killed is killed, too (seen with Linux 6.18, which compares
- * how often its parent's own was), so no round can have that of another one.
+/* A cgroup of the job, below crun's own, and in it one for each round: one write kills everything of a round, whatever
+ * it forked. Each round needs a new one: a process that is cloned into a cgroup that was killed before is killed, too
+ * (seen with Linux 6.18).
  *
  * Only the v2 tree, found through mountinfo (hybrid systems mount it at /sys/fs/cgroup/unified). No controller is used,
- * so none has to be enabled. Where none can be made (a read-only tree, as in most containers; no permission; a kernel
+ * so none has to be enabled. If none can be made (a read-only tree, as in most containers; no permission; a kernel
  * without cgroup.kill, < 5.14) crun works without: guardian and agent are subreapers and find every descendant through
- * /proc (tree.h). That path stays the one that decides whether somebody is left; this one is quicker, and cannot be
- * outrun by a process that forks all the time.
+ * /proc (tree.h). /proc always decides whether somebody is left; the cgroup is quicker, and a process that forks all
+ * the time cannot escape it.
  *
  * The agent makes and removes them; the guardian kills and removes what a dead agent left; the next crun in the same
  * cgroup removes what both left that were killed at once. */
@@ -21,28 +21,28 @@ struct cgroup;
 struct cgroup_tables; /* cgroup_path.h */
 struct err;
 
-/* t: of this process. shared: GUARDIAN_PATH_MAX bytes for the folder's path, which the guardian reads; empty on
- * failure. -errno with a sentence. Some 50 us. */
+/* Create the job's cgroup. t: tables of this process. shared: GUARDIAN_PATH_MAX bytes for the folder's path, which
+ * the guardian reads; empty on failure. -errno with a sentence. Takes about 50 us. */
 int cgroup_create(struct cgroup **ret, const struct cgroup_tables *t, char *shared, struct err *e);
 
 /* The cgroup of the next round. -errno. */
 int cgroup_begin_round(struct cgroup *c, uint64_t round, struct err *e);
 
-/* Removes that of the round before, if it is empty: once the workers of this one run, for it takes half as long as to
- * make one. NULL is fine. */
+/* Remove the cgroup of the round before, if it is empty. Call it once the workers of this round run: it takes half
+ * as long as making one. c may be NULL. */
 void cgroup_tidy(struct cgroup *c);
 
-/* For CLONE_INTO_CGROUP; -1: c is NULL or no round has begun. The cgroup's own. */
+/* Descriptor for CLONE_INTO_CGROUP; the cgroup owns it. -1: c is NULL, or no round has begun. */
 int cgroup_fd(const struct cgroup *c);
 
-/* SIGKILL to everybody in the round's cgroup and below it. False if that was not possible (or c is NULL). */
+/* SIGKILL every process in the round's cgroup and below it. False if that was not possible (or c is NULL). */
 bool cgroup_kill(struct cgroup *c);
 
-/* Nobody may be left. What cannot be removed now is the guardian's to remove. NULL is fine. */
+/* Remove the cgroups; no process may be left. The guardian removes what cannot be removed now. c may be NULL. */
 void cgroup_destroy(struct cgroup *c);
 
-/* The guardian's: by the path in shared, which may be empty. */
+/* For the guardian: kill by the path in `shared`, which may be empty. */
 bool cgroup_kill_at(const char *path);
-void cgroup_remove_at(char *path); /* waits up to a second for the last ones to leave; *path becomes "" */
+void cgroup_remove_at(char *path); /* waits up to a second for the last processes to leave; *path becomes "" */
 
 #endif

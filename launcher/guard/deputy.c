@@ -18,8 +18,8 @@
 #include "launcher/guard/tree.h"
 #include "launcher/stdio/console.h"
 
-#define ACT_MS 50        /* for the guardian or the agent to begin: it needs a wake-up */
-#define HELP_MS 100      /* to end everybody, once it has begun: it may stand still since */
+#define ACT_MS 50        /* ms for the guardian or the agent to begin: it needs a wake-up */
+#define HELP_MS 100      /* ms to kill everybody, once it has begun: it may have been stopped since */
 #define FAREWELL_MS 1000 /* of an agent whose tree is dead */
 #define LOOK_MS 5
 #define KILL_BOUND_MS 30000
@@ -32,7 +32,7 @@ static bool has_ended(int end_fd, int timeout_ms)
     return poll(&p, 1, timeout_ms) == 1;
 }
 
-/* The guardian or the agent, whichever is left, ends everybody, or has ended. */
+/* Of guardian and agent, does the one that is left kill everybody, or has it ended? */
 static bool is_left_to(int end_fd, const _Atomic bool *acts)
 {
     for (const int64_t end = clock_ms() + ACT_MS; clock_ms() < end;)
@@ -41,7 +41,8 @@ static bool is_left_to(int end_fd, const _Atomic bool *acts)
     return false;
 }
 
-/* Killed it is gone, or dead and a debugger's to reap first, or the kernel holds it. */
+/* Wait until a process that was sent SIGKILL is gone, or dead and waiting for a debugger to reap it; not longer than
+ * KILL_BOUND_MS, for the kernel may hold it. */
 static void await_end(int pidfd, pid_t pid)
 {
     struct proc p;
@@ -50,7 +51,7 @@ static void await_end(int pidfd, pid_t pid)
             return;
 }
 
-/* Guardian and agent are gone: what is left of the job is below neither. */
+/* Guardian and agent are both gone: kill what is left of the job, which is below neither. */
 static void clean_up(const struct guardian_link *l)
 {
     cgroup_kill_at(l->cgroup_dir);
@@ -94,8 +95,8 @@ int deputy_run(const struct deputy *d)
     struct pollfd fds[3] = {{.fd = d->guardian_fd, .events = POLLIN},
                             {.fd = d->agent_fd, .events = POLLIN},
                             {.fd = l->deputy_fd, .events = POLLIN}};
-    prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it would do nothing when it is needed, and stay for ever */
-    close(STDIN_FILENO);              /* whoever reads what crun prints waits for guardian and agent only */
+    prctl(PR_SET_PDEATHSIG, SIGCONT); /* a stopped deputy could not act when it is needed, and would stay for ever */
+    close(STDIN_FILENO);              /* a reader of crun's output must wait only for guardian and agent */
     close(STDOUT_FILENO);
     for (uint64_t n; !fds[0].revents && !fds[1].revents;) {
         if (poll(fds, 3, lease_keep(&lease, l)) > 0 && fds[2].revents && read(l->deputy_fd, &n, sizeof n) < 0)

@@ -1,8 +1,8 @@
-/* The deputy: a third process, which does nothing until guardian and agent do not act.
+/* The deputy: a third process, which acts only if guardian and agent cannot.
  *
  *   - the guardian was killed, and the agent is stopped, spins, or is held by a debugger: the deputy kills all that is
  *     below the agent, then the agent;
- *   - likewise where the one that is left had begun to end everybody, and was stopped then;
+ *   - the same if the one that is left had begun to kill everybody, and was stopped then;
  *   - the agent was killed, and the guardian does not act: direct workers died with their parent (PDEATHSIG); the
  *     deputy kills what they left below the guardian;
  *   - both stand still, and the lease is over by DEPUTY_LATE_MS: it kills all that is below the agent, as the guardian
@@ -10,13 +10,12 @@
  *   - both were killed: it kills and removes the cgroup, if there is one, and kills what the workers left in their
  *     sessions (roster.h). Without a cgroup, processes in sessions of their own live on.
  *
- * As long as one of the two lives it is above all workers and their daemons (a subreaper), however little it does: so
- * the walk down from it finds them all. The deputy is one of those beside the tree (neighbours.h): another takes the
- * place of one that dies. It is ended last, without a walk through /proc. Stopped, it goes on when the guardian dies
- * (PDEATHSIG).
+ * As long as one of the two lives, even if it is stopped, it is a subreaper above all workers and their daemons: a walk
+ * down from it finds them all. The deputy is a helper (neighbours.h): another one replaces it if it dies. It is ended
+ * last, without a walk through /proc. If it is stopped, it is continued when the guardian dies (PDEATHSIG).
  *
- * The output process stands in for a deputy that was killed together with one of the two: all but the lease is then
- * done by a thread of it, a little later. */
+ * The output process stands in for a deputy that was killed together with one of the two: a thread of it then does
+ * all of this but the watch over the lease, a little later. */
 #ifndef CRUN_LAUNCHER_DEPUTY_H
 #define CRUN_LAUNCHER_DEPUTY_H
 
@@ -29,18 +28,19 @@ struct guardian_link;
 struct deputy {
     const struct guardian_link *link;
     pid_t guardian, agent;
-    int guardian_fd; /* readable: it is gone, or nobody is left */
+    int guardian_fd; /* readable once the guardian is gone, or nobody is left */
     int agent_fd;    /* pidfd */
 };
 
-/* The whole life of the process. Returns its exit code. */
+/* Run the deputy to its end. Returns its exit code. */
 int deputy_run(const struct deputy *d);
 
-/* In the output process, when guardian or agent is gone. d is copied; its descriptors must stay open. */
+/* In the output process, when guardian or agent is gone: act as the deputy in a thread. d is copied; its descriptors
+ * must stay open. */
 void deputy_stand_in(const struct deputy *d);
 
-/* Before the output process ends: where the guardian is gone, blocks until the one that stands in has acted, for at
- * most a minute. The agent that it kills is what this process waited for. */
+/* Before the output process ends: if the guardian is gone, wait until the stand-in deputy has acted, a minute at
+ * most. (The agent that it kills is what this process waited for.) */
 void deputy_stand_in_wait(void);
 
 #endif

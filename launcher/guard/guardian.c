@@ -1,4 +1,4 @@
-/* The guardian: waits for the agent, then ends all that is left (guardian.h). */
+/* The guardian: waits for the agent, then kills all that is left (guardian.h). */
 #include "launcher/guard/guardian.h"
 
 #include <errno.h>
@@ -34,13 +34,13 @@
 #include "launcher/stdio/console.h"
 #include "launcher/stdio/console_file.h"
 
-/* A SIGKILLed process is gone in milliseconds, one with gigabytes to free in a second; longer means it cannot be
- * killed. */
+/* A process is gone milliseconds after SIGKILL, or a second if it has gigabytes to free; if it takes longer, it
+ * cannot be killed. */
 #define KILL_BOUND_MS 30000
 #define KILL_AGAIN_MS 1000 /* the agent has waited for them already */
 #define STUCK_MS 500 /* who waits in the kernel for so long when an agent is given up, is left: the user has waited */
 
-/* What the agent and the guardian share; the pages are zero until one of them writes. */
+/* Memory that the agent and the guardian share; zero until one of them writes. */
 struct shared {
     _Atomic int64_t lease_ms;
     _Atomic uint64_t signals; /* bit N - 1 for signal N */
@@ -60,7 +60,7 @@ struct guard {
     int link_fd;   /* words of the agent */
     int signal_fd; /* what we wait for */
     bool is_mute;  /* what workers print would go nowhere */
-    int held_fd;   /* the connection that stands for this node, -1: none */
+    int held_fd;   /* duplicate of this node's connection to the rendezvous, -1: none */
     struct lease lease;
     struct stuck stuck;
     struct neighbours beside;
@@ -73,9 +73,9 @@ static int agent_process(struct guardian_link *l, int agent_end, struct guard *g
     close(g->signal_fd);
     neighbours_leave(&g->beside, NULL);
     l->guardian_fd = agent_end;
-    prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it could not act when the guardian dies */
-    setpgid(0, 0);                    /* Ctrl-C reaches the guardian only, which forwards it once */
-    signal(SIGTTOU, SIG_IGN);         /* a background group may still write to its terminal */
+    prctl(PR_SET_PDEATHSIG, SIGCONT); /* a stopped agent could not act when the guardian dies */
+    setpgid(0, 0);                    /* so Ctrl-C reaches only the guardian, which forwards it once */
+    signal(SIGTTOU, SIG_IGN);         /* a background process group may still write to its terminal */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     file_at_share(l->at);
     inherited_raise_files(l);
@@ -133,7 +133,7 @@ static void wait_for(struct guard *g, struct guardian_link *l)
     sigprocmask(SIG_SETMASK, &mask, NULL);
 }
 
-/* Take one word; false if there is none. */
+/* Receive one word of the agent; false if there is none. */
 static bool receive_word(struct guard *g, struct guardian_link *l)
 {
     char word = 0;
@@ -155,7 +155,7 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
     return true;
 }
 
-/* Reap everybody; true when the agent was among them. */
+/* Reap all children that have ended; true if the agent was among them. */
 static bool reap(pid_t agent, struct ending *ret)
 {
     for (;;) {
@@ -169,7 +169,7 @@ static bool reap(pid_t agent, struct ending *ret)
     }
 }
 
-/* From before it is read until it is forwarded the board says that one is on its way. */
+/* Read one signal. From before the read until it is forwarded, the board says that a signal is on its way. */
 static bool take_signal(struct guard *g, const struct guardian_link *l, struct signalfd_siginfo *ret)
 {
     atomic_store(&l->board->takes, true);
@@ -179,7 +179,7 @@ static bool take_signal(struct guard *g, const struct guardian_link *l, struct s
     return is_taken;
 }
 
-/* What the terminal sends comes from the kernel itself. */
+/* Forward a signal to the agent. Signals that the terminal sends come from the kernel (SI_KERNEL). */
 static void forward(struct guard *g, struct guardian_link *l, const struct signalfd_siginfo *info)
 {
     const bool typed = info->ssi_code == SI_KERNEL;
@@ -190,7 +190,8 @@ static void forward(struct guard *g, struct guardian_link *l, const struct signa
     atomic_store(&l->board->takes, false);
 }
 
-/* The shell that sees us stopped is who lets us go on, by SIGCONT. Without one the kernel does not stop us. */
+/* Stop the workers, then this process; go on at SIGCONT. A shell that sees us stopped sends it. Without such a shell
+ * the kernel does not stop us. */
 static void pause_with_workers(struct guard *g, struct guardian_link *l, const struct signalfd_siginfo *info)
 {
     sigset_t stop;
@@ -210,7 +211,7 @@ static int sooner(int a_ms, int b_ms)
     return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
 }
 
-/* Until the agent has ended, or is given up: reap everybody, forward signals, keep what the agent hands over. */
+/* Reap children, forward signals and keep what the agent hands over, until the agent has ended or is given up. */
 static struct ending watch(struct guard *g, struct guardian_link *l)
 {
     struct pollfd fds[2 + NEIGHBOURS] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
@@ -253,7 +254,7 @@ static int longer(int a_ms, int b_ms)
     return a_ms > b_ms ? a_ms : b_ms;
 }
 
-/* What a file of ours has not taken by now is lost, unless its disk moves. */
+/* Close the pipes of console files. Bytes that a file has not taken by now are lost, unless its disk answers again. */
 static void end_consoles(struct guard *g, const struct guardian_link *l)
 {
     static const char *const names[CONSOLE_FILES] = {"stdout", "stderr"};
@@ -264,7 +265,8 @@ static void end_consoles(struct guard *g, const struct guardian_link *l)
     char text[128];
     if (!console_files_exist(f))
         return;
-    if (console_file_waiting(&f[0]) + console_file_waiting(&f[1]) > 0) { /* before there was a job, or could be */
+    /* something was printed before the job began */
+    if (console_file_waiting(&f[0]) + console_file_waiting(&f[1]) > 0) {
         neighbours_start(&g->beside, NEIGHBOUR_OUTPUT);
         neighbours_drain(&g->beside);
     }
@@ -286,7 +288,8 @@ static void end_consoles(struct guard *g, const struct guardian_link *l)
     }
 }
 
-/* Was the whole tree there no more? known: the agent had said that the kernel does not end it. */
+/* Kill the rest of the tree. True: nothing was left of it. known: the agent has reported that the kernel cannot end
+ * it. */
 static bool end_tree(struct guard *g, struct guardian_link *l, bool known)
 {
     if (!tree_empty())
@@ -300,11 +303,12 @@ static bool end_tree(struct guard *g, struct guardian_link *l, bool known)
     return all;
 }
 
-/* Where stdout or stderr is a file, the output process goes on, for what is still to be said. */
+/* End the helpers. If stdout or stderr is a file, the output process goes on, for what the guardian has still to
+ * print. */
 static enum beside_ending end_beside(struct guard *g, const struct guardian_link *l, char *out, int cap)
 {
     const struct beside *deputy = &g->beside.v[NEIGHBOUR_DEPUTY].beside;
-    char gauges[128]; /* a driver may hold it: nothing is lost then */
+    char gauges[128]; /* a driver may block it; nothing is lost then */
     if (deputy->fd >= 0)
         kill(deputy->pid, SIGKILL);
     beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, false, gauges, sizeof gauges);
@@ -324,7 +328,7 @@ static void tell_parting(enum beside_ending how, const char *who)
                     who);
 }
 
-/* First the deeds, then the words: nothing that a console does may keep workers alive. */
+/* Kill first, print afterwards: a console that blocks must not keep workers alive. */
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
     char text[256], who[128];
@@ -355,7 +359,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     return code;
 }
 
-/* Before there is an agent; why is in errno. */
+/* Report that the guardian could not be set up, before there is an agent; errno says why. */
 static int refuse(const char *what)
 {
     struct err e;
@@ -371,8 +375,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     sigset_t waited;
     int ends[2], output[2], home[2] = {-1, -1};
 
-    inherited_block_signals(&l,
-                            &waited); /* first of all: from here on a signal waits until there is somebody to take it */
+    inherited_block_signals(&l, &waited); /* first of all: from here on a signal waits until somebody reads it */
     if (inherited_fill_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0)
         return refuse("cannot start");
@@ -422,7 +425,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
         close(home[0]);
     g.beside.agent = g.agent;
     g.beside.agent_fd = (int)syscall(SYS_pidfd_open, g.agent, 0);
-    if (g.beside.agent_fd >= 0) /* else the agent ends: this kernel is too old */
+    if (g.beside.agent_fd >= 0) /* else this kernel is too old, and the agent ends */
         neighbours_start(&g.beside, NEIGHBOUR_DEPUTY);
     return finish(watch(&g, &l), &g, &l);
 }

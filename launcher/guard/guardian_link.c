@@ -11,8 +11,8 @@
 #include "launcher/guard/patience.h"
 #include "launcher/stdio/stdin_file.h"
 
-/* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is
- * read again in time. */
+/* Send a word without waiting. If the guardian is stopped, the link may be full. That is harmless: a connection
+ * without its duplicate ends with a reset, and the guardian reads the lease again in time. */
 static void send_word(const struct guardian_link *l, char word, int fd)
 {
     const struct iovec part = {&word, 1};
@@ -33,14 +33,14 @@ void guardian_prove(int fd)
     if (fd < 0)
         return;
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
-    shutdown(fd, SHUT_WR); /* close(2) alone would reset a connection with bytes left to read */
+    shutdown(fd, SHUT_WR); /* close(2) alone would reset a connection that has unread bytes */
 }
 
 void guardian_lease(const struct guardian_link *l, int64_t until_ms)
 {
     const uint64_t one = 1;
     const int64_t before = atomic_exchange(l->lease_ms, until_ms);
-    if (!until_ms || (before && until_ms >= before)) /* who waits for the one before looks soon enough */
+    if (!until_ms || (before && until_ms >= before)) /* a guardian that waits for the earlier time looks soon enough */
         return;
     send_word(l, WORD_LEASE, -1);
     const ssize_t ignored = l->deputy_fd >= 0 ? write(l->deputy_fd, &one, sizeof one) : 0;

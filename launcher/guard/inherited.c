@@ -8,7 +8,7 @@
 
 #include "launcher/guard/guardian.h"
 
-/* With descriptor 0, 1 or 2 closed, the first files we open would take their numbers and receive output meant for
+/* If descriptor 0, 1 or 2 is closed, the first file that we open would take its number, and receive output meant for
  * people. */
 int inherited_fill_fds(void)
 {
@@ -44,11 +44,12 @@ void inherited_block_signals(struct guardian_link *l, sigset_t *waited)
     sigaddset(waited, SIGCHLD);
     sigprocmask(SIG_BLOCK, waited, &l->worker_mask);
     sigaction(SIGPIPE, NULL, &l->worker_pipe);
-    signal(SIGPIPE, SIG_IGN); /* a console that went away is an error of write(2), for both processes */
+    signal(SIGPIPE, SIG_IGN); /* for both processes: a console that went away is an error of write(2) */
     sigaction(SIGTTOU, NULL, &l->worker_ttou);
 }
 
-/* The agent holds some descriptors for every worker; the usual limit of 1024 is for programs that use select(2). */
+/* The agent holds some descriptors for every worker, so raise the limit; the usual 1024 is for programs that use
+ * select(2). */
 void inherited_raise_files(struct guardian_link *l)
 {
     getrlimit(RLIMIT_NOFILE, &l->worker_nofile);

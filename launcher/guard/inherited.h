@@ -1,5 +1,5 @@
-/* What crun was started with, and what becomes of it: descriptors, signals, limits. Workers get theirs back
- * (guardian_link). */
+/* The descriptors, signals and limits that crun was started with, and what crun changes. Workers get the original
+ * ones (guardian_link). */
 #ifndef CRUN_LAUNCHER_INHERITED_H
 #define CRUN_LAUNCHER_INHERITED_H
 
@@ -17,12 +17,12 @@ struct inherited_terminal {
 
 /* 0 or -errno. */
 int inherited_fill_fds(void);
-/* Those that the guardian waits for are blocked; which they are. */
+/* Block the signals that the guardian waits for; *waited gets them. */
 void inherited_block_signals(struct guardian_link *l, sigset_t *waited);
 void inherited_raise_files(struct guardian_link *l);
 
-/* A worker that had the terminal may have left it without echo. A shell gives it back only for those that die of a
- * signal. */
+/* Save the terminal's settings, and restore them. A worker that had the terminal may leave it without echo; a shell
+ * restores it only for programs that die of a signal. */
 void inherited_look_at_terminal(struct inherited_terminal *ret);
 void inherited_give_back_terminal(const struct inherited_terminal *t);
 

@@ -23,7 +23,7 @@ int lease_keep(struct lease *s, const struct guardian_link *l)
     cgroup_kill_at(l->cgroup_dir);
     if (killed > 0 && !s->lapsed) {
         s->lapsed = true;
-        /* Else the agent ends them itself, and some take their time; or this end was reported. */
+        /* print it unless the agent is killing them itself, which may take time, or this lapse was reported already */
         if (turned < until && atomic_exchange(&l->board->lapsed_ms, until) != until)
             console_try("crun: its %s has stood still for %lld ms: the workers were ended, because another round may "
                         "begin (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)\n",

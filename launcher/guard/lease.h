@@ -1,5 +1,5 @@
-/* Until when workers may run (guardian_lease()), and their end where the agent does not see to it: the guardian's, and
- * the deputy's should guardian and agent both stand still. */
+/* The lease of the workers (guardian_lease()), enforced if the agent does not: by the guardian, or by the deputy if
+ * guardian and agent are both stopped. */
 #ifndef CRUN_LAUNCHER_LEASE_H
 #define CRUN_LAUNCHER_LEASE_H
 
@@ -10,11 +10,11 @@ struct guardian_link;
 
 struct lease {
     pid_t agent;
-    int late_ms; /* after its end somebody else acts than the agent */
+    int late_ms; /* ms after the lease's end at which this process acts in the agent's place */
     bool lapsed; /* and that is reported */
 };
 
-/* Kills what runs without a lease. Milliseconds until it must be looked at again, -1: it needs no look. */
+/* Kill the workers if the lease is over. Returns ms until the next look, -1: none is needed. */
 int lease_keep(struct lease *s, const struct guardian_link *l);
 
 #endif

@@ -9,7 +9,7 @@ enum {
     WORD_LEASE = 'L' /* look at it again */,
     WORD_SIGNALS = 'S',
     WORD_BOARD = 'B' /* look at it again */,
-    /* Start the output process if stdout or stderr is a file; with the socket of stdin_file.h, if stdin is one. */
+    /* start the output process if stdout or stderr is a file; with the socket of stdin_file.h, if stdin is one */
     WORD_CONSOLE = 'C',
     WORD_OUTPUT = 'O' /* start the output process */,
     WORD_GAUGES = 'G' /* start the gauges process */

@@ -1,4 +1,4 @@
-/* Starting, restarting and leaving the processes beside the agent (neighbours.h). */
+/* Starts, restarts and ends the helper processes beside the agent (neighbours.h). */
 #include "launcher/guard/neighbours.h"
 
 #include <errno.h>
@@ -19,8 +19,7 @@
 
 #define TITLE_MAX 16 /* as much as the kernel keeps */
 #define BRIEF_MS 1000
-#define BRIEF_MOST                                                                                                     \
-    10 /* that ended so soon, one after the other: something is wrong, and more of them would do no better */
+#define BRIEF_MOST 10 /* after so many in a row that ended at once something is wrong, and more would not help */
 
 /* --- which there are */
 
@@ -118,7 +117,8 @@ static int run(int fd, void *arg)
     return s->self->run(s->self, fd);
 }
 
-/* Of a first deputy that cannot be nothing is said: all holds without it but for two accidents at once. */
+/* Give a helper up. If no deputy could be started at all, print nothing: it is needed only for two accidents at
+ * once. */
 static void give_up(struct neighbours *all, struct neighbour *n, int rc)
 {
     struct err e;
@@ -173,7 +173,7 @@ int neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS])
     return n;
 }
 
-/* It has read standard input to its end: whoever waits for more of it sees that. */
+/* Handle a word of the output process: it has read standard input to its end, so close our end, and readers see it. */
 static void take_word(struct neighbours *all, struct neighbour *n)
 {
     if (n->beside.word < 0)

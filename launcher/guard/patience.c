@@ -41,8 +41,8 @@ void board_stopping(struct board *b, int64_t until_ms)
 
 /* --- the guardian's side */
 
-/* A worker that has the terminal takes Ctrl-C as its own matter: what the agent has read and did not count is no
- * wish. */
+/* Were the signals, which the agent read, no request to stop? A worker that has the terminal may handle Ctrl-C
+ * itself; the agent then does not count it. */
 static bool were_no_wish(const struct patience *p, const struct board *b)
 {
     return HAS_HEARD(b, p->last) && !atomic_load(&b->is_stopping);

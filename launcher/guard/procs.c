@@ -15,7 +15,7 @@
 
 #define FILE_MAX (8 << 20)
 
-/* Of one line of /proc/PID/stat, from the state on: which field is what. */
+/* Fields of a line of /proc/PID/stat, from the state on. */
 enum {
     STAT_STATE,
     STAT_PARENT,
@@ -28,8 +28,8 @@ enum {
     STAT_FIELDS
 };
 
-/* All that are numbers, by hand: whoever looks at every process of a big host does nothing else. False: there are not
- * so many. */
+/* Parse the numbers by hand, because reading every process of a big host consists of little else. False: too few
+ * numbers. */
 static bool read_fields(const char *at, int64_t v[STAT_FIELDS])
 {
     for (int i = STAT_PARENT; i < STAT_FIELDS; i++) {
@@ -53,7 +53,7 @@ static int64_t cpu_time(const int64_t times[4])
     return (times[0] + times[1] + times[2] + times[3]) * (INT64_C(1000000000) / sysconf(_SC_CLK_TCK));
 }
 
-/* "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. */
+/* Parse "PID (name) state ppid ...". The name may contain spaces and parentheses, so find the last one. */
 static bool parse_stat(const char *line, size_t n, struct proc *ret)
 {
     const char *open = memchr(line, '(', n), *shut = memrchr(line, ')', n);
@@ -74,10 +74,10 @@ static bool parse_stat(const char *line, size_t n, struct proc *ret)
     return true;
 }
 
-/* path: of such a file, from that folder. */
+/* Read a stat file; path: relative to folder. */
 static bool read_stat(int folder, const char *path, pid_t pid, struct proc *ret)
 {
-    char line[1280]; /* more than 52 numbers of 64 bits and a name */
+    char line[1280]; /* more than 52 numbers of 64 bits and a name need */
     *ret = (struct proc){.pid = pid, .state = '?', .name = "?"};
     const int fd = openat(folder, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -95,7 +95,7 @@ bool proc_read(pid_t pid, struct proc *ret)
     return read_stat(AT_FDCWD, path, pid, ret);
 }
 
-/* Its first thread that lives; false: there is none. */
+/* The first thread of a process that is alive; false: there is none. */
 static bool find_living_thread(pid_t pid, struct proc *ret)
 {
     char path[32];
@@ -103,14 +103,14 @@ static bool find_living_thread(pid_t pid, struct proc *ret)
     DIR *d = opendir(path);
     bool found = !d;
     for (struct dirent *e; !found && d && (e = readdir(d));)
-        if (e->d_name[0] != '.') /* /proc has threads, too, though it does not list them */
+        if (e->d_name[0] != '.') /* /proc/TID exists for threads, too, though /proc does not list them */
             found = proc_read((pid_t)atoi(e->d_name), ret) && ret->state != 'Z' && ret->state != 'X';
     if (d)
         closedir(d);
     return found;
 }
 
-/* A debugger holds each thread that it watches, though it is dead. */
+/* Is the process dead, with all its threads? A debugger keeps each thread that it traces as a zombie. */
 bool proc_is_dead(const struct proc *p)
 {
     struct proc thread;
@@ -145,7 +145,7 @@ void procs_free(struct procs *ps)
 
 /* --- down a tree */
 
-/* The pids of such a file, which a read(2) may cut anywhere. */
+/* Add the pids in such a file; read(2) may cut it anywhere. */
 static void add_pids(struct procs *ps, int fd)
 {
     char text[4096];
@@ -173,7 +173,7 @@ static void add_children_at(struct procs *ps, int folder, const char *path)
     close(fd);
 }
 
-/* The children of all threads of a process. */
+/* Add the children of all threads of a process. */
 static void add_children(struct procs *ps, pid_t of)
 {
     char path[32], name[280];
@@ -245,7 +245,7 @@ static size_t find(const struct procs *ps, pid_t pid)
     return p ? (size_t)(p - ps->v) : ps->n;
 }
 
-/* Up from there until somebody is known, who then is known for all on the way. A torn snapshot may hold a circle. */
+/* Walk up the parents until one is known, and mark all on the way like it. A torn snapshot may contain a circle. */
 static void trace(const struct procs *ps, enum kin *kin, size_t from, pid_t root)
 {
     enum kin found = ELSEWHERE;
@@ -316,7 +316,7 @@ uid_t proc_uid(pid_t pid)
     return stat(path, &st) == 0 ? st.st_uid : (uid_t)-1;
 }
 
-/* All of such a file, which the caller frees; empty if it cannot be read. */
+/* The whole content of a file of /proc/PID, which the caller frees; empty if it cannot be read. */
 static struct buf read_whole(pid_t pid, const char *name)
 {
     char path[48];

@@ -1,4 +1,4 @@
-/* Which workers a crun started, and the end of what they leave when nobody of crun is above them. */
+/* Which workers crun has started, and how what they leave is killed when no process of crun is above it. */
 #include "launcher/guard/roster.h"
 
 #include <signal.h>

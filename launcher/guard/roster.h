@@ -19,12 +19,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define ROSTER_MAX 8192 /* workers and spares; those beyond are not noted */
+#define ROSTER_MAX 8192 /* entries, for workers and spares; further ones are not recorded */
 #define ROSTER_VARIABLE_MAX 256
 
 struct roster_entry {
-    _Atomic int64_t began;  /* in clock ticks since boot, as in /proc/PID/stat: not later than the worker */
-    _Atomic pid_t terminal; /* its process group, if that is crun's own; 0: it leads a session of its own */
+    _Atomic int64_t began; /* start time in clock ticks since boot, as in /proc/PID/stat; not later than the worker's */
+    _Atomic pid_t terminal; /* its process group, if that is crun's own; 0: the worker leads a session of its own */
     _Atomic pid_t pid;      /* 0: none */
 };
 
@@ -35,20 +35,20 @@ struct roster {
     struct roster_entry v[ROSTER_MAX];
 };
 
-/* In the agent, once: what its workers carry in their environments. */
+/* In the agent, once: set what its workers have in their environments. */
 void roster_name(struct roster *r, const char *run_id, const char *node_id);
 
 /* Entry i; NULL if r is NULL or i is beyond the roster. */
 struct roster_entry *roster_at(struct roster *r, int i);
 
-/* Before the worker is made. terminal: see struct roster_entry. NULL is fine. */
+/* Fill the entry before the worker is made. terminal: see struct roster_entry. e may be NULL. */
 void roster_begin(struct roster_entry *e, pid_t terminal);
-/* In the new process, which may borrow the agent's memory: system calls only. NULL is fine. */
+/* Complete the entry in the new process, which may borrow the agent's memory: system calls only. e may be NULL. */
 void roster_enter(struct roster_entry *e);
-/* The worker takes another place; its old entry is free. */
+/* The worker gets another place; its old entry becomes free. */
 void roster_move(struct roster *r, int from, int to);
 
-/* SIGKILL to every process of the job, until none is found twice in a row or timeout_ms has passed. */
+/* SIGKILL every process of the job until none is found twice in a row, or timeout_ms has passed. */
 void roster_kill(const struct roster *r, int64_t timeout_ms);
 
 #endif

@@ -1,4 +1,4 @@
-/* When the guardian gives up its agent, and what it says of processes that stand still (stuck.h). */
+/* When the guardian gives up its agent, and what it prints about processes that do not react (stuck.h). */
 #include "launcher/guard/stuck.h"
 
 #include <signal.h>
@@ -68,7 +68,7 @@ static void explain(struct stuck *s, pid_t agent, const struct guardian_link *l,
         snprintf(s->given_up, sizeof s->given_up, "a third SIGINT, while its %s was not at its end", text);
 }
 
-/* Once: a file of the user's may hold up its beginning. Milliseconds until then, -1: that is past. */
+/* Print once if one of the user's files blocks the agent's start. Returns ms until that is due, -1: no more. */
 static int look_at_file(struct stuck *s, pid_t agent, const struct guardian_link *l, int64_t now_ms)
 {
     char text[STUCK_TEXT_MAX];
@@ -100,7 +100,7 @@ int stuck_wait_ms(struct stuck *s, pid_t agent, const struct guardian_link *l)
         return wait_ms < 0 || (file_ms >= 0 && file_ms < wait_ms) ? file_ms : wait_ms;
     explain(s, agent, l, v); /* as it is now */
     tree_kill_below(agent);
-    kill(agent, SIGKILL); /* last: one that waits in the kernel outlives it */
+    kill(agent, SIGKILL); /* last: the agent may be blocked in the kernel, and then outlives its SIGKILL for a while */
     cgroup_kill_at(l->cgroup_dir);
     return 0;
 }

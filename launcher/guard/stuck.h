@@ -1,5 +1,4 @@
-/* An agent that does not do what it should: the report of it, and how it is given up. The guardian's (patience.h says
- * when). */
+/* An agent that does not do what it should: reports it and gives it up. For the guardian (patience.h says when). */
 #ifndef CRUN_LAUNCHER_STUCK_H
 #define CRUN_LAUNCHER_STUCK_H
 
@@ -10,7 +9,7 @@
 struct guardian_link;
 struct neighbours;
 
-/* "agent (pid 7, state T in do_signal_stop)", and the file that it is at; returns out. */
+/* "agent (pid 7, state T in do_signal_stop)", and the file that blocks it; returns out. */
 #define STUCK_TEXT_MAX 448
 char *stuck_text(pid_t agent, const struct guardian_link *l, char out[STUCK_TEXT_MAX]);
 
@@ -21,12 +20,12 @@ struct stuck {
     char given_up[STUCK_TEXT_MAX + 96]; /* why the agent was, "": it was not */
 };
 
-/* Alone nobody is harmed by an agent that was stopped, but its user may wonder; so it is with those who read what
- * workers write. Logged once for each stop, on SIGCHLD. */
+/* Log, on SIGCHLD, that the agent or a helper has been stopped; once per stop. With one node a stopped agent harms
+ * nobody, but its user may wonder; a stopped output process holds up those who read what workers write. */
 void stuck_report_stops(pid_t agent, const struct neighbours *beside);
 
-/* Milliseconds until the agent must be looked at again, -1: it needs no look. An agent that is given up has had its
- * SIGKILL, after all below it: 0, and given_up says why. */
+/* Returns ms until the next look at the agent, -1: none is needed; 0: it was given up, and given_up says why. Then
+ * all below it and the agent itself have got SIGKILL. */
 int stuck_wait_ms(struct stuck *s, pid_t agent, const struct guardian_link *l);
 
 #endif

@@ -10,9 +10,9 @@
 
 #include "common/base/file.h"
 
-#define ARG_START 45 /* spaces behind the name in /proc/PID/stat, up to arg_start; arg_end is next */
+#define ARG_START 45 /* number of spaces after the name in /proc/PID/stat before arg_start; arg_end is next */
 
-/* The bytes of all arguments; false: not known. */
+/* Find the memory of the command line; false: not known. */
 static bool find_arguments(char **ret_start, size_t *ret_bytes)
 {
     char line[2048];
@@ -47,6 +47,6 @@ void title_set(const char *what, pid_t of)
     snprintf(text, sizeof text, "%s of %d", what, (int)of);
     if (strlen(text) >= bytes) /* rather no number than half of it */
         snprintf(text, sizeof text, "%s", what);
-    memset(arguments, 0, bytes); /* the last byte must be 0: else the kernel shows the environment, too */
+    memset(arguments, 0, bytes); /* the last byte must be 0, or the kernel would show the environment, too */
     strncpy(arguments, text, bytes - 1);
 }

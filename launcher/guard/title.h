@@ -4,14 +4,13 @@
 
 #include <sys/types.h>
 
-/* Name: what (15 bytes of it); command line: "WHAT of PID". Overwrites the strings of argv; see
- * title_spare(). A process that cleans up
- * after crun must not be called crun, or have it on its command line: it would die of the same `killall -9 crun` or
- * `pkill -9 -f crun`. Without a /proc the command line stays. */
+/* Set the name to `what` (15 bytes of it) and the command line to "WHAT of PID". Overwrites the strings of argv; see
+ * title_spare(). A process that cleans up after crun must not have "crun" in its name or command line, or the same
+ * `killall -9 crun` or `pkill -9 -f crun` would hit it. Without /proc the command line stays. */
 void title_set(const char *what, pid_t of);
 
-/* A copy of argv for whoever keeps pointers to its strings across title_set(). For the life of the process; argv itself
- * if there is no memory. */
+/* A copy of argv, for code that keeps pointers to its strings across title_set(). Lives as long as the process; argv
+ * itself if there is no memory. */
 char **title_spare(int argc, char **argv);
 
 #endif

@@ -15,7 +15,7 @@
 #define PIDS_FIRST 32768 /* the kernel's own choice of pid_max */
 #define PIDS_MAX 4194304 /* and its bound */
 
-/* Who is killed or named: what lives, but for whoever is spared, and for what the root has started beside the tree. */
+/* Does a process belong to the tree: alive, not spared, and not a helper that the root has started beside the tree? */
 static bool is_of_tree(const struct proc *p, pid_t root, pid_t spared)
 {
     return !proc_is_dead(p) && p->pid != spared && !(p->parent == root && p->is_silent);
@@ -32,8 +32,8 @@ bool tree_has_proc(void)
     return access("/proc/self/stat", R_OK) == 0;
 }
 
-/* Without /proc: waitid(2) knows our children, and as a subreaper we get theirs once they are dead. Pids of that range,
- * from low to high. */
+/* Without /proc: find children with pids from low to high by waitid(2). As a subreaper we get their children, too,
+ * once they are dead. */
 static int find_children(pid_t low, pid_t high, void (*found)(void *arg, pid_t pid), void *arg)
 {
     int n = 0;
@@ -48,7 +48,7 @@ static int find_children(pid_t low, pid_t high, void (*found)(void *arg, pid_t p
     return n;
 }
 
-/* Mostly pids are small; all there may be take about a second. */
+/* Most pids are small; trying all possible ones takes about a second. */
 static void find_all_children(void (*found)(void *arg, pid_t pid), void *arg)
 {
     if (!tree_empty() && find_children(2, PIDS_FIRST, found, arg) == 0)
@@ -91,7 +91,8 @@ static bool is_among(pid_t pid, const pid_t *v, int n)
     return false;
 }
 
-/* Parents do not always come before their children: until nothing is found any more. */
+/* Mark what is below the kept processes. Parents do not always come before children, so repeat until nothing
+ * changes. */
 static void mark_kept(struct procs *ps, const pid_t *kept, int n)
 {
     for (bool more = true; more;) {
@@ -148,7 +149,7 @@ int tree_pause(const pid_t *spared, int n, bool go_on)
     return ran;
 }
 
-/* The mask of signals behind such a name in /proc/PID/status. */
+/* Is signo in the mask called `name` in /proc/PID/status? */
 static bool is_in_mask(pid_t pid, const char *name, int signo)
 {
     char text[PROC_FIELD_MAX];
@@ -175,14 +176,15 @@ void tree_signal(pid_t pid, bool group, int signo)
     procs_free(&ps);
 }
 
-/* Killed it sleeps: a disk holds it, be it on its way out, where it closes what it has open (S). */
+/* Does a process that was sent SIGKILL sleep in the kernel? A disk blocks it, perhaps (S) while it closes its files
+ * at its end. */
 static bool is_in_kernel(const struct proc *p)
 {
     const char state = proc_living(p).state;
     return state == 'D' || state == 'S';
 }
 
-/* Who is alive below root, but for `spared`. */
+/* The processes alive below root, except `spared`. */
 struct left {
     bool is_known; /* there is a /proc */
     int alive, in_kernel;
@@ -234,7 +236,7 @@ bool tree_kill_or_leave(int64_t timeout_ms, int64_t stuck_ms)
         const int64_t now = clock_ms();
         moved = l.alive == l.in_kernel && l.alive ? moved : now;
         alive = !l.is_known || l.alive ? now : alive;
-        if (now - alive >= TREE_DEAD_MS) /* held by a debugger that does not reap them */
+        if (now - alive >= TREE_DEAD_MS) /* a debugger holds them and does not reap them */
             return true;
         if (now >= end || now - moved >= stuck_ms)
             return false;
@@ -247,7 +249,7 @@ bool tree_end_below(pid_t root, pid_t spared, int64_t timeout_ms)
 {
     const int64_t end = clock_ms() + timeout_ms;
     const struct timespec pause = {.tv_nsec = TREE_RESCAN_MS * 1000000L};
-    for (int looks = 0; looks < 2;) { /* one may miss who changes its parent meanwhile */
+    for (int looks = 0; looks < 2;) { /* one look may miss a process that changes its parent meanwhile */
         tree_kill_but(root, spared);
         looks = look_below(root, spared).alive == 0 ? looks + 1 : 0;
         if (clock_ms() >= end)

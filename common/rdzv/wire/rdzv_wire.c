@@ -9,7 +9,7 @@
 #include "common/rdzv/wire/rdzv_record.h"
 
 #define COUNT(v) (sizeof(v) / sizeof *(v))
-#define MS_MAX (INT64_C(1) << 40) /* some 34 years; sums of a few never overflow */
+#define MS_MAX (INT64_C(1) << 40) /* about 34 years; the sum of a few never overflows */
 
 /* --- words */
 
@@ -268,7 +268,8 @@ static int differ_seconds(struct err *e, const char *option, int64_t ours, int64
     return seconds_differ(ours, theirs, a, b) ? differ(e, option, a, b) : 0;
 }
 
-/* Where it is not given it is as long as workers may take to stop, and a minute. */
+/* The default of join_timeout is as long as workers may take to stop, plus a minute; "default" is what the message
+ * then shows. */
 static int differ_join_timeout(struct err *e, int64_t ours, int64_t theirs)
 {
     char a[32], b[32];

@@ -19,7 +19,7 @@ struct err;
 #define RDZV_PROTOCOL 1             /* JOIN carries it as v=1 */
 #define RDZV_REPORT_MAX (16 << 10)  /* bytes of what a node reports of itself (RDZV.REPORT) */
 #define RDZV_FAILURE_MAX (6 << 10)  /* and of a job's failure report (RDZV.POSTMORTEM) */
-#define RDZV_ANSWER_MAX (256 << 10) /* and of an answer to a question (RDZV.ANSWER) */
+#define RDZV_ANSWER_MAX (256 << 10) /* bytes of an answer to a question (RDZV.ANSWER) */
 
 /* Append one record. event: kind=join node=... and the fields of that kind. -ENOMEM. */
 int rdzv_event_encode(const struct rdzv_event *ev, struct buf *out);
@@ -35,8 +35,8 @@ void rdzv_config_defaults(struct rdzv_config *ret); /* one node, no restarts, no
 int rdzv_config_encode(const struct rdzv_config *c, struct buf *out);
 int rdzv_config_decode(const char *p, size_t n, struct rdzv_config *ret, struct err *e);
 
-/* May a new job have these durations? silence, kill and back-offs up to 10 minutes, all others up to 7 days: whoever
- * sets them holds a place at a rendezvous for so long. -EINVAL names the first that is too long, and its bound. */
+/* May a new job have these durations? silence, kill and back-offs up to 10 minutes, all others up to 7 days: a job
+ * holds its place at a rendezvous for so long. -EINVAL names the first duration that is too long, and its bound. */
 #define RDZV_LIVENESS_MAX_MS (10 * 60000)
 #define RDZV_TIME_MAX_MS (7 * 86400000)
 int rdzv_config_check_times(const struct rdzv_config *c, struct err *e);
@@ -45,14 +45,14 @@ int rdzv_config_check_times(const struct rdzv_config *c, struct err *e);
  * values, as the user typed them (--nnodes 2:4, not 2:3). first_round is not compared. */
 int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config *theirs, struct err *e);
 
-/* Append one "key=value" field with escaping (a space before it unless out is empty or ends in '\n'). For hosts' own
- * fields. */
+/* Append one "key=value" field with escaping (a space before it unless out is empty or ends in '
+ * '). For fields that a host adds of its own. */
 int rdzv_field_text(struct buf *out, const char *key, const char *value);
 int rdzv_field_int(struct buf *out, const char *key, long long value);
 /* The field of a record: 1 and the unescaped value (NUL-terminated) in ret[cap], 0 if it is not there, -EINVAL if
  * malformed or too long. */
 int rdzv_field_find(const char *p, size_t n, const char *key, char *ret, size_t cap);
-/* Likewise of a number; `otherwise` where there is none. */
+/* The same for a field that is a number; `otherwise` if the field is absent. */
 long long rdzv_field_number(const char *p, size_t n, const char *key, long long otherwise);
 
 #endif

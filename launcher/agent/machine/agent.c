@@ -33,7 +33,7 @@ static void agent_clear_rest(struct agent *a, struct agent_effects *fx)
     a->clearing = a->keeping = true;
 }
 
-/* Those that outlive the round are to let go of it. */
+/* Ask the workers that outlive the round to let go of it. */
 static void agent_hold(struct agent *a, struct agent_effects *fx)
 {
     a->state = AGENT_HOLDING;
@@ -42,7 +42,7 @@ static void agent_hold(struct agent *a, struct agent_effects *fx)
     agent_add_effect(fx, AGENT_DO_HOLD);
 }
 
-/* A failure broke the round: hold those that outlive it, or stop all. */
+/* A failure broke the round: hold the workers that outlive it, or stop all. */
 static void agent_break_round(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
     if (ev->holds)
@@ -68,7 +68,7 @@ static void agent_on_held(struct agent *a, struct agent_effects *fx)
 
 static void on_first_signal(struct agent *a, bool typed, struct agent_effects *fx)
 {
-    if (a->state == AGENT_CLEARING) /* all workers are complete: DONE comes before LEAVE */
+    if (a->state == AGENT_CLEARING) /* all workers have exited with 0, so DONE comes before LEAVE */
         return;
     if (a->state == AGENT_IDLE) {
         agent_leave_for_good(a, 128 + a->signo, fx);
@@ -80,7 +80,7 @@ static void on_first_signal(struct agent *a, bool typed, struct agent_effects *f
         return;
     }
     switch (a->state) {
-    case AGENT_STOPPING: /* because of a failure: it goes on, but no further round follows */
+    case AGENT_STOPPING: /* stopping because of a failure goes on, but no further round follows */
         break;
     case AGENT_FINISHING:
         agent_part(a, EXIT_REQUEUE, fx);
@@ -100,13 +100,13 @@ static void agent_on_preempted(struct agent *a, struct agent_effects *fx)
     case AGENT_IDLE:
         agent_leave_for_good(a, EXIT_REQUEUE, fx);
         break;
-    case AGENT_STOPPING: /* it goes on, but no further round follows */
+    case AGENT_STOPPING: /* stopping goes on, but no further round follows */
         if (a->ended || a->signo)
             break;
         agent_end_with(a, EXIT_REQUEUE);
         agent_add_effect(fx, AGENT_DO_LEAVE);
         break;
-    case AGENT_CLEARING: /* all workers are complete: DONE comes before LEAVE */
+    case AGENT_CLEARING: /* all workers have exited with 0, so DONE comes before LEAVE */
         a->preempted = true;
         break;
     case AGENT_JOINING:
@@ -199,7 +199,7 @@ static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_e
     case AGENT_FINISHING:
         agent_leave_for_good(a, news->exit_code, fx);
         break;
-    case AGENT_PARTING: /* a node that leaves knows its code better, unless its part was complete */
+    case AGENT_PARTING: /* a leaving node knows its own exit code better, unless its workers had exited with 0 */
         agent_leave_for_good(a, a->done ? news->exit_code : a->part_code, fx);
         break;
     case AGENT_STOPPING:
@@ -229,7 +229,7 @@ static void agent_on_news(struct agent *a, const struct agent_event *ev, struct 
     }
 }
 
-/* Another round may begin at any moment, or has: nobody gets a grace. */
+/* FENCED: another round may begin at any moment, or has begun: no worker gets a grace. */
 static void agent_on_fenced(struct agent *a, struct agent_effects *fx)
 {
     if (agent_runs(a) || a->state == AGENT_STOPPING || a->state == AGENT_CLEARING) {
@@ -322,7 +322,7 @@ static void agent_leave_for_good(struct agent *a, int code, struct agent_effects
     agent_add_effect(fx, AGENT_DO_EXIT)->code = code;
 }
 
-/* a round, or workers that have let go of one, and wait */
+/* Does a round run, or do workers wait here that have let go of one? */
 static bool agent_runs(const struct agent *a)
 {
     return a->state == AGENT_RUNNING || a->state == AGENT_HOLDING || (a->state == AGENT_JOINING && a->live > 0);
@@ -357,7 +357,7 @@ static void agent_stop(struct agent *a, int reason, struct agent_effects *fx)
     agent_stop_by(a, reason, 0, false, fx);
 }
 
-/* The other nodes learn of the signal, for their workers and their users. */
+/* Leave because of a signal; the other nodes learn which, for their workers and users. */
 static void agent_leave_by_signal(struct agent *a, struct agent_effects *fx)
 {
     struct agent_effect *f = agent_add_effect(fx, AGENT_DO_LEAVE);
@@ -395,7 +395,7 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     a->held -= ev->was_held && a->held > 0;
     if (a->state == AGENT_HOLDING) {
         agent_check_held(a, fx);
-    } else if (a->state == AGENT_JOINING) { /* the next round starts another in its place */
+    } else if (a->state == AGENT_JOINING) { /* the next round starts another worker in its place */
     } else if (a->state == AGENT_STOPPING) {
         a->unclean = a->unclean || (code != 0 && code != EXIT_REQUEUE);
         if (!a->bad_code && !agent_obeyed(a, code))
@@ -420,7 +420,7 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     }
 }
 
-/* It may still be alive and is stopped like the others; what it then exits with says nothing. */
+/* A worker hangs. It is stopped like the others, and its exit code is ignored. */
 static void on_hung(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
     if (a->state != AGENT_RUNNING)
@@ -440,7 +440,7 @@ static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struc
     if (a->state != AGENT_RUNNING && a->state != AGENT_STOPPING && a->state != AGENT_HOLDING)
         return;
     if (ev->cause.fatal && !a->ended && !a->signo) {
-        if (a->state == AGENT_RUNNING) /* else the round is over already, and the next one, if there is one, tells */
+        if (a->state == AGENT_RUNNING) /* else the round is over; if another one follows, it repeats the notice */
             agent_add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
     } else if (!a->released) {
         agent_end_with(a, ev->cause.exit_code);
@@ -451,7 +451,7 @@ static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struc
     agent_clear(a, fx);
 }
 
-/* Leave with this code as soon as the rendezvous agrees, or does not answer. */
+/* Exit with this code as soon as the rendezvous agrees, or does not answer in time. */
 static void agent_part(struct agent *a, int code, struct agent_effects *fx)
 {
     if (a->released) {
