@@ -1,4 +1,4 @@
-/* The agent's side of its rendezvous: opens it, and says what this node has to say (member.h). */
+/* The agent's side of its rendezvous: opens it, and sends what this node reports (member.h). */
 #include "launcher/agent/member_internal.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@
 #include "launcher/report/failure_report.h"
 #include "launcher/workers/group.h"
 
-/* --- what this node reports for people who look */
+/* --- what this node reports for status pages */
 
 static struct crun_page *page_of(const void *arg, int local)
 {
@@ -64,7 +64,7 @@ static void on_report(uv_timer_t *t)
         report(r);
 }
 
-/* What the workers reached, with the news that they have ended: another report will not come. */
+/* The workers have ended, and no further report is due: report their last steps now. */
 static void report_last(struct run *r)
 {
     if (!uv_is_active((uv_handle_t *)&r->member->report))
@@ -87,7 +87,8 @@ void member_note_progress(struct run *r)
         start_reports(r, true);
 }
 
-/* Whoever hosts has no page that shows hosts, and wakes for nobody; faults of GPUs are for the failure report. */
+/* Begin to report steps. A crun that hosts has no page that shows nodes, and would wake up for nothing; faults of
+ * GPUs go into the failure report. */
 static void begin_reports(struct run *r)
 {
     const bool reports =

@@ -1,4 +1,4 @@
-/* What a node tells its user about nodes that do not meet: why, and the commands that help. */
+/* Advice to a user whose nodes do not find each other: why, and the commands that help. */
 #include "launcher/agent/member_internal.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "launcher/config/config.h"
 #include "launcher/output/logmux.h"
 
-#define ALONE_MS 5000 /* another node is late then: how it could have gone elsewhere is told */
+#define ALONE_MS 5000 /* ms after which another node is late, and this one prints where it may have gone */
 #define STORE_DIAL_MS 5000
 
 /* --- another secret */

@@ -19,27 +19,27 @@ struct member {
     struct run *r;
     struct hosting_page page;
     struct rendezvous *rendezvous;
-    int socket; /* the connection that stands for this node, -1: none */
+    int socket; /* this node's connection to the rendezvous, -1: none */
     struct bootstrap store;
     char store_url[280];          /* where the workers of the round meet */
-    char *addresses;              /* every address of every node, on group rank 0 */
-    uv_timer_t report, take_over; /* to the rendezvous, for people who look; of the rendezvous */
+    char *addresses;              /* on group rank 0: every address of every node */
+    uv_timer_t report, take_over; /* when to report to the rendezvous, for status pages; when to host it here */
     struct node_report reported;
     struct rdzv_news end; /* zeroed until the job is over */
-    bool announced;       /* to the crun that started this one, that it has joined */
-    bool has_seat;        /* in the newest round; where false, it waits as a spare, or heard of none */
-    bool refused;         /* the rendezvous does not take this node, and that is reported */
+    bool announced;       /* the crun that started this one has been told that it joined */
+    bool has_seat;        /* it has one in the newest round; false: it waits as a spare, or has heard of none */
+    bool refused;         /* the rendezvous refuses this node, and that has been printed */
     char waits_for[640];  /* while this node joins, for people */
-    char spare[512];      /* why it waits as a spare; "": it does not */
-    char joining[512];    /* who was there when that was printed last */
+    char spare[512];      /* why it waits as a spare; "": it does not wait */
+    char joining[512];    /* the nodes that were there when this was last printed */
     struct repeat joinings;
     char secret_help[2][640]; /* what member_secret_help() said last, for each `take` */
-    char strangers[512];      /* " HOST  HOST ": who was turned away for another secret than ours, and that was said */
+    char strangers[512]; /* " HOST  HOST ": hosts that were turned away for another secret, and that has been printed */
     bool hinted, port_told;
     bool company;            /* another node of the job was here */
-    struct own_host *asked;  /* whether the master address is this machine; NULL: that is not being asked */
-    struct dial *store_dial; /* to the store of the round; NULL: none */
-    char trouble[256];       /* what stands between this node and the rendezvous, as it was printed; "": nothing */
+    struct own_host *asked;  /* look-up whether the master address is this machine; NULL: none is under way */
+    struct dial *store_dial; /* trial connection to the round's store; NULL: none */
+    char trouble[256];       /* why the rendezvous cannot be reached, as it was printed; "": it can */
     struct repeat troubles;
 };
 
@@ -54,13 +54,14 @@ void member_may_host(void *arg); /* struct rendezvous_options.may_host */
 /* Of struct rdzv_client_options. */
 const char *member_secret_help(void *arg, const char *host, bool take);
 void member_note_stranger(void *arg, const char *host);
-/* Once, to a node that stays alone: how the others may have gone elsewhere. */
+/* Printed once by a node that stays alone: where the others may have gone. */
 void member_hint_alone(struct run *r, const struct presence *now);
-/* Once, to a node that would host at a port which another program of its machine has: for_ms without an answer. */
+/* Printed once by a node that would host at a port which another program of its machine has; for_ms: without an
+ * answer. */
 void member_hint_taken(struct run *r, int64_t for_ms);
-/* Once, to a node that cannot reach a crun that was to host: which node that is. */
+/* Printed once by a node that cannot reach the crun that should host: which node that is. */
 void member_hint_unhosted(struct run *r, const struct rdzv_progress *p);
-/* The workers of this node will dial group rank 0: try it once, and say so if it cannot be reached. */
+/* The workers of this node will dial group rank 0: try it once, and print it if that fails. */
 void member_try_store(struct run *r, const struct endpoint *leader);
 void member_drop_store_dial(struct run *r);
 

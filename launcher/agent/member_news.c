@@ -1,4 +1,4 @@
-/* What the rendezvous announces to this node, and asks of it. */
+/* Handles what the rendezvous announces to this node, and asks of it. */
 #include "launcher/agent/member_internal.h"
 
 #include <stddef.h>
@@ -23,15 +23,15 @@
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
 
-/* Nodes of a job start together: whoever hosts it listens a moment later than another one dials. With -H, on as many
- * hosts as there are, by as many calls of ssh. */
+/* ms before an unreachable rendezvous is printed. Nodes of a job start together: the hosting one listens a moment
+ * later than another one dials. With -H it takes longer, because ssh starts the nodes one by one. */
 #define TROUBLE_QUIET_MS 900
 #define TROUBLE_QUIET_REMOTE_MS 5000
-/* Between lines that say the same of a rendezvous that does not answer. */
+/* Pauses between lines which repeat that a rendezvous does not answer. */
 #define TROUBLE_FIRST_MS 1000
 #define TROUBLE_MOST_MS 30000
 
-/* A node that has a seat keeps it, but for one that failed too often. */
+/* Print if this node has lost its seat: a node keeps its seat unless it failed too often. */
 static void note_round(struct run *r, const struct rdzv_news *news)
 {
     struct member *m = r->member;
@@ -54,7 +54,7 @@ static void note_round(struct run *r, const struct rdzv_news *news)
     logmux_print(r->mux, "%s", m->spare);
 }
 
-/* Nothing runs here: whoever meant a job of its own must hear of the other one. */
+/* This node gets no place and nothing runs here. Say which job has its places: the user may have meant a new one. */
 static void note_no_place(struct run *r, const struct rdzv_news *news)
 {
     const char *run = r->config->run_id;
@@ -109,7 +109,7 @@ static void note_news(struct run *r, const struct rdzv_news *news)
     }
 }
 
-/* From now on it is not the crun that started this one that knows how the job fares. */
+/* Tell the crun that started this one that it has joined: from now on that crun does not know how the job is doing. */
 static void announce_joined(struct run *r)
 {
     if (r->config->control_fd >= 0 && !r->member->announced)
@@ -125,7 +125,7 @@ static void on_news(void *arg, const struct rdzv_news *news)
     log_debug("agent", "news kind=%d round=%llu", (int)news->kind, (unsigned long long)news->round);
     note_news(r, news);
     run_post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = *news});
-    /* News comes from inside effects or from a timer; the former are pumped by whoever applies them. */
+    /* run now; if an effect caused this news, the outer call does it */
     run_pump(r);
 }
 
@@ -150,7 +150,7 @@ static void on_fence(void *arg, const char *why)
         logmux_print(r->mux, "%s; the workers here were ended", why); /* first the deed */
 }
 
-/* What became of the workers of a node that ends without a word of the rendezvous. */
+/* A phrase about the workers of a node that exits without an answer of the rendezvous. */
 static const char *fate_of_workers(const struct run *r)
 {
     if (r->agent.done)
@@ -169,7 +169,8 @@ static void on_failed(void *arg, int exit_code, const char *why)
     run_pump(r);
 }
 
-/* Whoever typed the address of a daemon that is just away wants to know that its port is taken. */
+/* This crun hosts a job at an address of this machine. Print it, so that a user who meant a daemon that is down
+ * knows that its port is taken now. */
 void member_announce_hosting(struct run *r)
 {
     const struct home *h = &r->config->home;
@@ -178,7 +179,7 @@ void member_announce_hosting(struct run *r)
                      h->endpoint);
 }
 
-/* Nobody is where the rendezvous should be: this crun may be the one to host it. */
+/* No rendezvous answers at its address: host it here, if this crun is the one to do so. */
 static void on_take_over(uv_timer_t *t)
 {
     struct member *m = container_of(t, struct member, take_over);
@@ -204,7 +205,7 @@ void member_may_host(void *arg)
     uv_timer_start(&((struct run *)arg)->member->take_over, on_take_over, 0, 0);
 }
 
-/* A line where it lasts, or its reason is another one, then after pauses. */
+/* Print that the rendezvous cannot be reached: when it lasts, when the reason changes, then after pauses. */
 static void print_trouble(struct run *r, const struct rdzv_progress *p)
 {
     struct member *m = r->member;
@@ -233,7 +234,7 @@ static void enough_text(const struct presence *now, char *out, size_t cap)
         snprintf(out, cap, "%d of %d to %d nodes here%s", now->joined, now->min_nodes, now->max_nodes, begins);
 }
 
-/* At once when others are there than before, else after pauses: only the seconds differ. */
+/* Print which nodes are there: at once if they have changed, else after pauses, as only the seconds differ. */
 static void print_joining(struct run *r, const struct presence *now)
 {
     struct member *m = r->member;
@@ -283,7 +284,8 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
     }
     print_trouble(r, p);
     member_hint_unhosted(r, p);
-    uv_timer_start(&r->member->take_over, on_take_over, 0, 0); /* not from inside the client that it would close */
+    /* from the loop, because it closes the client that called us */
+    uv_timer_start(&r->member->take_over, on_take_over, 0, 0);
 }
 
 static void on_lease(void *arg, int64_t until_ms)

@@ -34,14 +34,15 @@
 
 struct round {
     struct rdzv_news news;  /* of the current one */
-    uint64_t output;        /* number of the round whose pipes and folders it uses */
-    int previous_base;      /* rank of our first worker in the one before, -1: none */
+    uint64_t output;        /* number of the round whose pipes and folders are in use */
+    int previous_base;      /* rank of our first worker in the round before, -1: none */
     struct timeline times;  /* of the restart that it is */
-    struct timeline broken; /* of the restart that follows, once a worker of it has failed */
-    uint64_t kept; /* the furthest state that a worker of the round before kept (crun_keeps()), + 1; 0: none did */
-    bool wait_first_step; /* the workers of the broken round knew libcrun: the line of times waits for the first step */
-    bool wait_met;        /* they met at the store: it waits for that, if not for the first step */
-    bool unstarted;       /* its workers cannot be started, and that is reported */
+    struct timeline broken; /* the times of the next restart, once a worker of this round has failed */
+    uint64_t kept;          /* the newest state that a worker of the round before kept (crun_keeps()), + 1; 0: none */
+    /* the workers of the broken round used libcrun, so the line of times waits for the first step */
+    bool wait_first_step;
+    bool wait_met;  /* the workers met at the store, so it waits for that, unless for the first step */
+    bool unstarted; /* the round's workers cannot be started, and that has been printed */
 };
 
 struct round_part {
@@ -91,7 +92,8 @@ static uint64_t furthest_state(const struct run *r, bool of_held)
     return found;
 }
 
-/* Only of one node: another one may have it. */
+/* Warn if the state that workers kept in memory is lost. Only for a job of one node: otherwise another node may have
+ * it. */
 static int begin_state(struct run *r, const struct rdzv_news *news, struct err *e)
 {
     const uint64_t before = r->round->kept;
@@ -136,7 +138,7 @@ static int begin_times(struct run *r, const struct rdzv_news *news, struct err *
     return 0;
 }
 
-/* Something of the line of times is to come. */
+/* Is a part of the line of times still to come? */
 static bool is_awaited(const struct round *d)
 {
     if (d->wait_first_step)
@@ -238,12 +240,12 @@ static void end_grace(struct run *r, int64_t now_ns)
     effects_stop_grace(r);
 }
 
-/* begin and started go down, gone goes up. What only notes that a round is there comes first, so that it knows of a
- * round that cannot begin. Then what workers need when they start: the store that they meet at, the pipes and folders
- * of their output, the cgroup they are born in; then they; then who watches them. `gone` of the hangs reads the
- * workers' pages, as do the times, so both come before the next round drops them; the log of events ends the round
- * last, after the line of a restart that it was. The group ends the output by itself: it knows when the pipes are
- * read. */
+/* `begin` and `start` run from top to bottom, `gone` from bottom to top. First come parts that only note that a
+ * round is there, so that they know of one that cannot begin. Then what workers need at their start: the store that
+ * they meet at, the pipes and folders of their output, the cgroup that they are born in. Then the workers, then the
+ * parts that watch them. `gone` of the hangs and of the times read the workers' pages, so both run before the next
+ * round drops them. The event log ends the round last, after the line about the restart. The group itself ends the
+ * output, because it knows when the pipes have been read. */
 static const struct round_part round_parts[] = {
     {"events", begin_events, start_events, end_events},
     {"times", begin_times, start_times, end_times},
@@ -294,7 +296,7 @@ int round_restarts(const struct run *r)
 
 /* --- starting */
 
-/* They may go on without this node. A node that hosts takes the job along when it goes. */
+/* May the other nodes go on without this one? Not if this node hosts: it takes the job along. */
 static bool are_enough_others(const struct run *r)
 {
     return r->round->news.group_world > r->config->nnodes.min && !member_hosts(r);
@@ -374,13 +376,13 @@ static void on_unstarted(void *arg, int local, int error)
                  r->program->path);
     else
         snprintf(text, sizeof text, "program '%s' cannot be executed: %s", r->program->path, strerror(error));
-    if (r->round->unstarted) /* every worker fails the same way: reported once */
+    if (r->round->unstarted) /* every worker fails in the same way: print it once */
         return;
     post_spawn_failed(r, error < 0 ? EXIT_UNAVAILABLE : error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXEC, text);
     run_pump(r);
 }
 
-/* A log folder or file that cannot be written, or a worker that could not be made once these were there. */
+/* A log folder or file cannot be written, or a worker could not be started after that. */
 static void on_failed(void *arg, int rc, const char *text)
 {
     struct run *r = arg;
@@ -390,10 +392,11 @@ static void on_failed(void *arg, int rc, const char *text)
     run_pump(r);
 }
 
-/* The signal that ended a worker which has crun's terminal, if it was for crun as well; 0: none. The worker may die of
- * a key or of the terminal's end, or say so by its code, as shells and scripts do. A code alone proves nothing (129 is
- * git's usage error): crun itself must have got the signal, or be about to, as news of the worker's end may come first.
- * So it may at a SIGTERM to the shell's whole job (kill %1); but of that a worker may also be the only aim. */
+/* Returns the signal that ended a worker which has crun's terminal, if the signal was meant for crun as well; 0:
+ * none. The worker may die of a typed key, or of the terminal's end, or exit with 128 + signal, as shells and
+ * scripts do. Such a code alone proves nothing (129 is git's usage error): crun must have got the signal, too, or be
+ * about to, because the worker's end may be reported first. SIGTERM is not counted: it may have been sent to the
+ * shell's whole job (kill %1), but also to the worker alone. */
 static int typed_end(const struct run *r, const struct failure_worker *w)
 {
     const int signo = ending_code(w->ending) - 128;
@@ -404,7 +407,7 @@ static int typed_end(const struct run *r, const struct failure_worker *w)
     return signo == SIGTERM && signals_is_on_its_way(r, SIGTERM) ? signo : 0;
 }
 
-/* Every worker of the job has said that its part is done (crun_done()), or ended well. */
+/* Has every worker of the job said that its part is done (crun_done()), or exited with 0? */
 static bool all_are_done(const struct run *r)
 {
     const struct failure_worker *w = group_workers(r->group);

@@ -1,6 +1,6 @@
 /* A run of the agent: what does not change while it lasts, the machine, and the parts that do the work. Each part is a
- * struct of its own file, and others reach it through its functions only. For this room alone: other rooms are given
- * what they need by options and callbacks, and know nothing of a run.
+ * struct in a file of its own, and others use only its functions. For this room alone: other rooms get what they need
+ * by options and callbacks.
  *
  *     signals, member, round, hangs ──run_post()──► effects ──agent_step()──► agent
  *                                                      │
@@ -46,30 +46,30 @@ struct run {
     bool shares_terminal;                 /* with its one worker */
     uv_loop_t loop;
     struct log_layout logs;
-    bool logs_moved;    /* nobody typed a folder, and the current one cannot be written: they are in a private one */
+    bool logs_moved;    /* the user named no folder, and the default cannot be written: logs are in a private one */
     char scratch[1024]; /* temporary folder of error records and stacks; "": none */
 
     struct agent agent;         /* only effects.c steps it */
-    struct effects *effects;    /* the queue of its events, and what it asked for */
+    struct effects *effects;    /* the queue of the machine's events, and its effects */
     struct turns *turns;        /* whether the loop turns */
     struct notices *notices;    /* that this node will be taken away */
-    struct signals *signals;    /* stop signals, the guardian, the crun that started this one */
-    struct member *member;      /* this node in the job: rendezvous and bootstrap store */
-    struct round *round;        /* the current round, and the times of the restart that led to it */
+    struct signals *signals;    /* stop signals, the guardian's end, the crun that started this one */
+    struct member *member;      /* this node as a member of the job: rendezvous and bootstrap store */
+    struct round *round;        /* the current round, and the times of the restart that began it */
     struct worker_setup *setup; /* cores, cgroup, environment and arguments of the workers */
     struct group *group;        /* the workers: workers/group.h */
 
     struct logmux *mux;              /* output/logmux.h */
     struct hang_watch *hang;         /* hang/hang_watch.h; NULL: not watched */
     struct hangs *hangs;             /* and the way to group rank 0 */
-    struct stragglers *stragglers;   /* the watch of straggler/straggler_watch.h, and what comes of it */
+    struct stragglers *stragglers;   /* watches for stragglers (straggler/straggler_watch.h), and acts on them */
     struct failure_report *failures; /* report/failure_report.h */
     struct events *events;           /* observe/events.h */
     struct answers *answers;         /* answer/answers.h */
     struct agent_http *http;         /* observe/agent_http.h; NULL: none */
 };
 
-/* view.c: the agent as those see it who look from outside (observe/agent_view.h); struct agent_http_options.look */
+/* view.c: the agent as status pages see it (observe/agent_view.h); for struct agent_http_options.look */
 void view_fill(void *run, struct agent_view *ret);
 
 #endif

@@ -27,19 +27,19 @@
 #include "launcher/remote/remote_wire.h"
 #include "launcher/workers/group.h"
 
-/* At the end, a console that reads nothing (a pager) is waited for this long, or until a stop signal; if the job was
- * stopped, that long. */
+/* ms at the end for a console that reads nothing (a pager), or until a stop signal; if the job was stopped, the
+ * second one. */
 #define FLUSH_MS 600000
 #define FLUSH_STOPPED_MS 4000
-/* After the guardian's death nobody waits for us any more; this bounds the farewell. */
+/* ms at most for the last output after the guardian's death, when nobody waits for us any more */
 #define LOST_KILL_MS 30000
-#define CONTROL_A_TURN 64 /* bytes of a control pipe that one turn of the loop reads */
+#define CONTROL_A_TURN 64 /* bytes of a control pipe read in one turn of the loop */
 
 struct signals {
     struct watch *signals, *guardian, *control; /* control NULL: nobody else starts this crun */
     int signal_fd;
     bool hurry, paused;
-    uint64_t came; /* since the round began: bit N - 1 for signal N */
+    uint64_t came; /* signals since the round began: bit N - 1 for signal N */
     bool
         drops_console; /* a stop signal came after the end, and it was not the worker's too, which may have died of it */
 };
@@ -68,7 +68,7 @@ static bool is_shared(const struct run *r, const struct signalfd_siginfo *info)
     return is_typed(info) && r->shares_terminal && (info->ssi_signo == SIGINT || info->ssi_signo == SIGQUIT);
 }
 
-/* typed: by a key, which those that share the terminal get, too. */
+/* Stop or continue the workers. typed: by a key, whose signal workers that share the terminal get, too. */
 static void set_paused(struct run *r, bool paused, bool typed)
 {
     if (r->signals->paused == paused)
@@ -110,7 +110,7 @@ void signals_begin_round(struct run *r)
     r->signals->came = 0;
 }
 
-/* A preemption notice, a wish to stop, or a word for the workers. */
+/* A signal is a preemption notice, a request to stop, or for the workers. */
 static void handle_signal(struct run *r, const struct signalfd_siginfo *info)
 {
     struct signals *sig = r->signals;
@@ -156,7 +156,7 @@ static void on_signal(void *arg)
             set_paused(r, atomic_load(&r->link->board->is_paused), is_typed(&info));
         else
             handle_signal(r, &info);
-        run_pump(r); /* whoever sends without end must not fill the queue */
+        run_pump(r); /* at once, so that a sender without end cannot fill the queue */
     }
     board_heard(r->link->board, forwarded);
     if (child && !run_is_done(r))
@@ -172,8 +172,9 @@ static void handle_remote_signal(struct run *r, int signo, bool typed)
     handle_signal(r, &info);
 }
 
-/* It passes on signals; its end is the end of the job here. A pipe keeps every byte, where a process keeps one signal
- * of a kind: so some are read, and the loop comes back for the rest. */
+/* Read signals from the pipe of the crun that started this one. Its end is the end of the job here. A pipe keeps
+ * every byte, unlike a process, which keeps one signal of each kind: so read some, and return to the loop for the
+ * rest. */
 static void on_control(void *arg)
 {
     struct run *r = arg;
@@ -201,13 +202,13 @@ static void on_control(void *arg)
 
 /* --- the guardian */
 
-/* The pipe to the guardian ended: it was killed. Nobody would notice us any more, so everything goes, before anything
+/* The pipe to the guardian ended: it was killed, and nobody waits for us any more. Kill all workers before anything
  * is logged. */
 static void on_guardian_gone(void *arg)
 {
     struct run *r = arg;
     atomic_store(&r->link->board->agent_ends, true);
-    tree_kill(); /* first, as cgroup.kill may wait for other changes of cgroups */
+    tree_kill(); /* first, because cgroup.kill may wait for other changes of cgroups */
     cgroup_kill(worker_setup_cgroup(r));
     if (group_end_now(r->group, LOST_KILL_MS) && member_socket(r) >= 0)
         guardian_prove(member_socket(r));
@@ -235,8 +236,8 @@ static sigset_t stop_signals(const struct run *r)
     return set;
 }
 
-/* What the options name; SIGUSR1 and SIGUSR2, which are never crun's end; SIGTSTP; but nothing that was ignored at the
- * start. */
+/* The signals that crun handles: those that the options name, SIGUSR1 and SIGUSR2, which never end crun, and
+ * SIGTSTP; except those that were ignored at the start. */
 static sigset_t handled_signals(const struct run *r)
 {
     sigset_t set = stop_signals(r);
@@ -264,7 +265,7 @@ int signals_watch(struct run *r, struct err *e)
     guardian_signals(r->link, &set, &stops);
     sigaddset(&set, SIGCHLD);
     sigorset(&mask, &r->link->worker_mask, &set);
-    sigaddset(&mask, SIGXFSZ); /* to a log file a limit is a full disk like any other, no end of crun */
+    sigaddset(&mask, SIGXFSZ); /* a limit on a log file's size is treated like a full disk, and must not end crun */
     sigprocmask(SIG_SETMASK, &mask, NULL);
     s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (s->signal_fd < 0)

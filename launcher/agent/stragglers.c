@@ -27,7 +27,7 @@ struct stragglers {
     struct straggler_watch *watch;
     struct leader_link *link; /* to group rank 0 */
     struct endpoint leader;
-    struct { /* on group rank 0: for the node of this worker, with its next steps */
+    struct { /* on group rank 0: verdicts that go to this worker's node with the answer to its next steps */
         bool any;
         struct straggler_verdict v;
     } exclude;

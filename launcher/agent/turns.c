@@ -12,7 +12,7 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/patience.h"
 
-#define FORGET_MS 60000 /* a longer one is kept beside newer ones for so long */
+#define FORGET_MS 60000 /* ms for which a longer stop is kept beside newer ones */
 
 struct turns {
     uv_prepare_t before; /* the loop waits */
@@ -21,7 +21,7 @@ struct turns {
     struct board *board;
     bool waits;       /* or takes what ended the wait */
     int64_t awake_ms; /* since when the loop has not waited */
-    int64_t due_ms;   /* when its wait is over at the latest, 0: it has no end of its own */
+    int64_t due_ms;   /* when its wait ends at the latest, 0: no limit */
     int64_t still_ms, still_end_ms;
 };
 

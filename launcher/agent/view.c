@@ -1,4 +1,4 @@
-/* The agent as those see it who look from outside: its state, what it waits for, its workers. */
+/* The agent as status pages see it: its state, what it waits for, its workers. */
 #include <stdio.h>
 
 #include "common/base/choice.h"

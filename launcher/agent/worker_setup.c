@@ -30,7 +30,7 @@ extern char **environ;
 struct worker_setup {
     struct placement placement;
     struct cgroup *cgroup; /* NULL: none */
-    bool sets_threads;     /* OMP_NUM_THREADS is set to a worker's share of the cores */
+    bool sets_threads;     /* it sets OMP_NUM_THREADS to a worker's share of the cores */
     const char *nccl_async;
     char error_file[2304];
     char page_variable[32], omp_variable[32], ras_variable[sizeof RAS_VARIABLE + RAS_ADDRESS_MAX];
@@ -41,13 +41,13 @@ struct worker_setup {
 
 /* --- environment and arguments */
 
-/* Of a spare: it has no rank yet, and its node's group rank may be another one's in the next round. */
+/* Name the error record of a spare. It has no rank yet, and in the next round another node may have this group rank. */
 static void name_spare(const struct run *r, int spare, char *path, size_t cap)
 {
     snprintf(path, cap, "%s/spare-%d-%d.error.json", r->logs.round, round_news(r)->group_rank, spare);
 }
 
-/* In the folder of an earlier round there may be a record of who was there before. */
+/* The folder of an earlier round may contain the record of another process: append the number of the new round. */
 static void name_after_round(char *path, size_t cap, uint64_t round)
 {
     const size_t n = strlen(path);
@@ -109,7 +109,8 @@ static struct env_contract contract(struct run *r, int local, const char *error_
                                  .master_addr = leader.host,
                                  .run_id = c->run_id,
                                  .use_agent_store = "True",
-                                 /* "", not unset: of a crun around this one the workers would inherit its path */
+                                 /* "" rather than unset: if crun is a worker itself, its workers would inherit its
+                                  * own path */
                                  .error_file = error_path ? error_path : "",
                                  .signals = c->stops.handled.names,
                                  .nccl_async = r->setup->nccl_async,
@@ -135,7 +136,7 @@ int worker_setup_env(void *arg, int local, int page_fd, const char *error_path, 
     const struct env_contract c = contract(r, local, error_path);
     const char *extra[8] = {s->page_variable};
     size_t n_extra = 1;
-    const bool is_spare = local < 0; /* whose share and device are those of a place that is not known yet */
+    const bool is_spare = local < 0; /* a spare gets the share and the devices of a place that is not known yet */
     snprintf(s->omp_variable, sizeof s->omp_variable, "OMP_NUM_THREADS=%d",
              is_spare ? least_threads(&s->placement) : placement_threads(&s->placement, local));
     snprintf(s->page_variable, sizeof s->page_variable, ENV_PAGE_FD "=%d", page_fd);

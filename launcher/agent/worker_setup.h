@@ -1,4 +1,4 @@
-/* What each worker of this node gets: cores, GPU and adapters, cgroup, environment, arguments, a place for its error
+/* What each worker of this node gets: cores, GPU and adapters, cgroup, environment, arguments, a path for its error
  * record. */
 #ifndef CRUN_LAUNCHER_WORKER_SETUP_H
 #define CRUN_LAUNCHER_WORKER_SETUP_H
@@ -14,14 +14,14 @@ struct run;
 int worker_setup_open(struct run *r, struct err *e); /* sets r->setup: placement and cgroup */
 void worker_setup_close(struct run *r);
 
-/* Choose OMP_NUM_THREADS where nobody set it, and say so. */
+/* Choose OMP_NUM_THREADS if the user did not, and print it. */
 void worker_setup_choose_threads(struct run *r);
 
-/* Where NCCL's RAS of the workers listens, for people; "": they were given no addresses. */
+/* Where the workers' NCCL RAS listens, for people; "": they got no addresses. */
 const char *worker_setup_ras(const struct run *r);
-const struct binding *worker_setup_bindings(const struct run *r); /* one for each worker; NULL: none is bound */
+const struct binding *worker_setup_bindings(const struct run *r); /* one for each worker; NULL: workers are not bound */
 struct cgroup *worker_setup_cgroup(const struct run *r);          /* NULL: none */
-/* The cgroup of the next round. Left out where it can be: the round goes on without. */
+/* Make the cgroup of the next round. If that fails, the round goes on without, unless the user requires one. */
 int worker_setup_begin_round(struct run *r, uint64_t round, struct err *e);
 void worker_setup_started(const struct run *r); /* its workers run */
 

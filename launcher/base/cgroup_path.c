@@ -35,7 +35,7 @@ static void unescape(char *s)
     *out = '\0';
 }
 
-/* One line: "31 23 0:28 ROOT MOUNT options [...] - TYPE source super-options". */
+/* Parse one line: "31 23 0:28 ROOT MOUNT options [...] - TYPE source super-options". */
 static bool read_mount(char *line, const char *controller, char **ret_root, char **ret_mount)
 {
     char *tail = strstr(line, " - "), *save = NULL, *word[5] = {NULL};
@@ -98,7 +98,8 @@ void cgroup_tables_free(struct cgroup_tables *t)
     free(t->mounts);
 }
 
-/* Of our group `path`. A mount of a part of the tree shows ours below it, or (in a container) is ours. */
+/* The folder of our group `path` under a mount. A mount of a part of the tree has our group below it, or (in a
+ * container) is our group. */
 static int place(const char *path, const char *root, const char *mount, struct cgroup_path *ret)
 {
     const size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);

@@ -1,4 +1,4 @@
-/* Where this process stands in a cgroup tree, from mountinfo and /proc/self/cgroup. */
+/* Where in a cgroup tree this process is, from mountinfo and /proc/self/cgroup. */
 #ifndef CRUN_LAUNCHER_CGROUP_PATH_H
 #define CRUN_LAUNCHER_CGROUP_PATH_H
 
@@ -6,10 +6,10 @@
 
 struct cgroup_path {
     char mount[CGROUP_PATH_MAX]; /* where the tree is mounted */
-    char own[CGROUP_PATH_MAX];   /* folder of this process' group, mount or below it */
+    char own[CGROUP_PATH_MAX];   /* folder of this process's group: mount, or a folder below it */
 };
 
-/* What the kernel says of a process' groups, read once for several questions. */
+/* What the kernel says about a process's groups, read once for several look-ups. */
 struct cgroup_tables {
     char *groups, *mounts; /* NULL: cannot be read */
 };
@@ -18,7 +18,7 @@ struct cgroup_tables {
 void cgroup_tables_read(struct cgroup_tables *ret, const char *proc);
 void cgroup_tables_free(struct cgroup_tables *t);
 
-/* controller: of cgroup v1 ("cpu"), NULL: the v2 tree. -ENOENT: no such tree; -ENAMETOOLONG. */
+/* controller: one of cgroup v1 ("cpu"), NULL: the v2 tree. -ENOENT: no such tree; -ENAMETOOLONG. */
 int cgroup_tables_find(const struct cgroup_tables *t, const char *controller, struct cgroup_path *ret);
 
 #endif

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-/* Those of Linux; glibc has their names since 2.32 only. */
+/* Names of Linux' signals; glibc has a function for them only since 2.32. */
 #define NAMED(signo) [signo] = #signo
 static const char *const signal_names[] = {
     NAMED(SIGHUP),  NAMED(SIGINT),    NAMED(SIGQUIT), NAMED(SIGILL),  NAMED(SIGTRAP),   NAMED(SIGABRT), NAMED(SIGBUS),

@@ -7,24 +7,24 @@
 #include <stddef.h>
 
 struct ending {
-    bool signaled; /* value is a signal, else an exit code */
+    bool signaled; /* true: value is a signal; false: an exit code */
     bool core;     /* a core was dumped */
-    bool oom;      /* the kernel killed it for want of memory, as its cgroup says */
+    bool oom;      /* the kernel killed it because memory ran out, as its cgroup's files say */
     int value;
 };
 
 /* From what waitid(2) filled in. */
 struct ending ending_of(const siginfo_t *info);
 
-/* As a shell sees it: the code, or 128 + signal. */
+/* The exit code that a shell shows: the code, or 128 + signal. */
 int ending_code(struct ending e);
 
-/* "killed by SIGSEGV (core dumped)", "killed by the kernel: out of memory", "exited with code 3";
- * returns out. ENDING_TEXT_MAX is enough for all. */
+/* "killed by SIGSEGV (core dumped)", "killed by the kernel: out of memory", "exited with code 3"; returns out.
+ * ENDING_TEXT_MAX bytes are enough for every text. */
 #define ENDING_TEXT_MAX 64
 char *ending_text(struct ending e, char *out, size_t cap);
 
-/* "SIGTERM"; "signal 40" for those without a name. Static storage or out. */
+/* "SIGTERM"; "signal 40" for signals without a name. Static storage or out. */
 const char *signal_text(int signo, char *out, size_t cap);
 
 #endif

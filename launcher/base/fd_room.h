@@ -1,10 +1,10 @@
-/* Room in the table of descriptors. Where threads share it, the kernel waits for all processors when it grows
- * (synchronize_rcu(): some 5 ms), at 64, 256 and 1,024 descriptors. */
+/* Makes room in the descriptor table. If threads share it, growing it (at 64, 256 and 1,024 descriptors) waits for
+ * all processors (synchronize_rcu(), about 5 ms). */
 #ifndef CRUN_LAUNCHER_FD_ROOM_H
 #define CRUN_LAUNCHER_FD_ROOM_H
 
-/* Before a process makes its first thread: the table has room for 1,024 descriptors from now on, or for as many as the
- * limit allows (ulimit -n). A fork() gives it up again. */
+/* Call before the first thread is made: the table then has room for 1,024 descriptors, or for as many as the limit
+ * (ulimit -n) allows. A fork() undoes it. */
 void fd_room_make(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the kernel ends when memory runs out, from the files of cgroups. */
+/* Reads in cgroup files which processes the kernel killed because memory ran out. */
 #include "launcher/base/oom.h"
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ static bool is_set(const char *folder)
     return is_read && first == '1';
 }
 
-/* The first folder on the way up of which fn says so. */
+/* Find the first folder on the way up for which fn is true. */
 static bool find_upwards(const struct cgroup_tables *t, bool (*fn)(const char *folder), char *out, size_t cap)
 {
     struct cgroup_path at;
@@ -83,7 +83,7 @@ void oom_kills_close(struct oom_kills *k)
     k->fd = -1;
 }
 
-/* Both files have a line "oom_kill N"; Linux 4.13 and newer. */
+/* Read the line "oom_kill N", which both files have since Linux 4.13. */
 static uint64_t count(const struct oom_kills *k)
 {
     char text[1024];

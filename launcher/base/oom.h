@@ -1,4 +1,4 @@
-/* What the kernel ends when memory runs out. */
+/* What the kernel kills when memory runs out. */
 #ifndef CRUN_LAUNCHER_OOM_H
 #define CRUN_LAUNCHER_OOM_H
 
@@ -10,12 +10,13 @@
 
 struct cgroup_tables; /* cgroup_path.h; of this process */
 
-/* Whether this process's cgroup, or one above it as far as it can be seen, has memory.oom.group set: then one worker
- * that is killed for want of memory takes crun along. The folder's path is stored in out. */
+/* Does this process's cgroup, or a visible one above it, have memory.oom.group set? Then the death of one worker for
+ * lack of memory takes crun along. out: the folder's path. */
 bool oom_group_is_set(const struct cgroup_tables *t, char *out, size_t cap);
 
-/* How many processes the kernel has killed for want of memory in this process's cgroup: the workers are in it, or below
- * it. Of the v2 tree: the first group on the way up that has memory.events; else memory.oom_control of the v1 tree. */
+/* Counts the processes that the kernel killed in this process's cgroup because memory ran out; the workers are in
+ * it, or below it. In the v2 tree: the first group on the way up that has memory.events; otherwise
+ * memory.oom_control of the v1 tree. */
 struct oom_kills {
     int fd; /* -1: no group tells */
     uint64_t before;
@@ -30,11 +31,11 @@ void oom_kills_begin(struct oom_kills *k);
 /* "2 processes killed since the round began, of cgroup /sys/fs/cgroup/job (memory.max 536870912)". Returns out. */
 char *oom_kills_text(const struct oom_kills *k, char *out, size_t cap);
 
-/* What its processes held at most, and may hold; untouched: not known. Where there is no limit, *ret_limit is larger
- * than any machine. */
+/* The most memory that its processes held, and its limit; left untouched if not known. Without a limit, *ret_limit
+ * is larger than any machine. */
 void oom_kills_sizes(const struct oom_kills *k, uint64_t *ret_peak_kb, uint64_t *ret_limit_kb);
 
-/* How many since. 0 also if no group tells. */
+/* The number of kills since then. 0, too, if no group has the file. */
 uint64_t oom_kills_since(const struct oom_kills *k);
 
 #endif

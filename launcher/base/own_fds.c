@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define WITHOUT_PROC 1024 /* so far they are looked for, one by one */
+#define WITHOUT_PROC 1024 /* without /proc, descriptors below this are tried one by one */
 
 static void keep_one(int fd)
 {

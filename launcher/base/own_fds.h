@@ -2,8 +2,8 @@
 #ifndef CRUN_LAUNCHER_OWN_FDS_H
 #define CRUN_LAUNCHER_OWN_FDS_H
 
-/* All from 3 on that are open now are closed when a program is executed: workers do not get what the caller's shell had
- * open. */
+/* Make all descriptors from 3 on that are open now close-on-exec: workers must not inherit what the caller's shell
+ * had open. */
 void own_fds_keep(void);
 
 #endif

@@ -14,15 +14,15 @@
 #include "launcher/base/program_file.h"
 #include "launcher/base/python.h"
 
-/* As torchrun's --run-path, without its pool of processes. */
+/* Does what torchrun's --run-path does, without its pool of processes. */
 static const char run_path_code[] =
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
 static const char local_rank_argument[] = "--local-rank=${local_rank}";
 
-enum { WORDS_ADDED = 10 }; /* python, words of a line "#!", -u -m|-c CODE, --local-rank */
+enum { WORDS_ADDED = 10 }; /* python, words of a "#!" line, -u -m|-c CODE, --local-rank */
 
-/* A folder of this name counts more than a program, as under torchrun; a file is taken for Python code only where there
- * is nothing to execute. */
+/* Is the name Python code here? As in torchrun, a folder of this name wins over a program; a file is taken for
+ * Python code only if there is nothing to execute. */
 static bool is_code_here(const char *name)
 {
     const enum python_code code = python_code_of(name);
@@ -64,7 +64,7 @@ static bool has_macros(char *const *argv, bool as_templates)
     return false;
 }
 
-/* Everything in front of the arguments of the user. script: in place of the first word; NULL: as it is. */
+/* Put the words in front of the user's arguments. script: replaces the first word; NULL: leave it. */
 static void compose(struct program *p, const struct program_how *how, char *script, char **args)
 {
     size_t at = 0;
@@ -100,7 +100,8 @@ static int find_python(struct program *p, struct err *e)
     return 0;
 }
 
-/* p->path is a script that names a Python: run by that one, which gets -u. Left to the kernel where it is not there. */
+/* If p->path is a script that names a Python, run it by that one, with -u. If that Python does not exist, leave it
+ * to the kernel. */
 static void take_shebang(struct program *p)
 {
     struct python_shebang *line = calloc(1, sizeof *line);
@@ -163,7 +164,7 @@ int program_stand_in(struct program *ret, char **args, struct err *e)
     return 0;
 }
 
-/* One that stands at text, in one of these forms; its length, 0: there is none. */
+/* Length of the macro `name` at text, in one of these forms; 0: there is none. */
 static size_t match_template(const char *text, const char *name)
 {
     const size_t n = strlen(name);
@@ -174,7 +175,7 @@ static size_t match_template(const char *text, const char *name)
     return 0;
 }
 
-/* As Python's string.Template does it with local_rank: $local_rank too, and $$ is a dollar sign. */
+/* Expand like Python's string.Template with local_rank: $local_rank works, too, and $$ is a dollar sign. */
 static int expand_template(const char *text, const char *local, struct buf *out)
 {
     while (*text) {
@@ -188,7 +189,7 @@ static int expand_template(const char *text, const char *local, struct buf *out)
     return buf_add(out, "", 1);
 }
 
-/* Text with macros replaced; a second '$' in front protects one. */
+/* Expand macros in a text; a second '$' in front of one protects it. */
 static int expand(const char *text, const char *rank, const char *local, struct buf *out)
 {
     while (*text) {

@@ -38,7 +38,7 @@ static const char *why_not(const char *path, char out[], size_t cap)
     return out;
 }
 
-/* 0: a file that may be executed; -EACCES: there, but not that; -ENOENT. */
+/* Can the file be executed? 0: yes; -EACCES: it exists, but no; -ENOENT. */
 static int check(const char *path)
 {
     file_at(path);
@@ -47,7 +47,8 @@ static int check(const char *path)
     return rc;
 }
 
-/* Try folder/name (folder of len bytes; empty: the current one). Remembers the first file that cannot be executed. */
+/* Try folder/name (folder: len bytes; empty: the current one). *unusable: the first file found that cannot be
+ * executed. */
 static bool try_folder(const char *folder, size_t len, const char *name, char **found, char **unusable)
 {
     char *path;

@@ -1,4 +1,4 @@
-/* The file that a program's name stands for. */
+/* Finds the file for a program's name. */
 #ifndef CRUN_LAUNCHER_PROGRAM_FILE_H
 #define CRUN_LAUNCHER_PROGRAM_FILE_H
 
@@ -7,12 +7,12 @@
 
 struct err;
 
-/* A name with a slash is that file; another is looked for on PATH, beside crun and in ../worker of crun's folder. *ret
- * is freed with free(). -ENOENT: not found; -EACCES: found, but no executable file. */
+/* A name with a slash is a path; other names are searched on PATH, beside crun and in ../worker of crun's folder.
+ * *ret is freed with free(). -ENOENT: not found; -EACCES: found, but not an executable file. */
 int program_file_find(const char *name, char **ret, struct err *e);
 
-/* Whether PATH finds another program under the name crun first: one that has no crun-launch beside it, as ours has
- * wherever it is installed. ret: its path, of cap bytes at most. */
+/* Does PATH find another program called crun first? Ours has crun-launch beside it wherever it is installed. ret:
+ * the path of the other one, cut to cap bytes. */
 bool program_file_other_crun(char *ret, size_t cap);
 
 #endif

@@ -19,7 +19,7 @@
 
 static const char *const names[] = {"python3", "python"};
 
-/* folder/bin/python3, or python; folder NULL: none. */
+/* Try folder/bin/python3, or python; folder NULL: no. */
 static bool try_environment(const char *folder, const char *from, struct python *ret)
 {
     for (size_t i = 0; folder && *folder && i < sizeof names / sizeof *names; i++) {
@@ -38,7 +38,7 @@ static bool try_environment(const char *folder, const char *from, struct python 
     return false;
 }
 
-/* The environment whose bin/ this file is in. */
+/* Try the environment in whose bin/ this file is. */
 static bool try_beside(const char *crun, struct python *ret)
 {
     static const char *const signs[] = {"pyvenv.cfg", "conda-meta"};
@@ -57,7 +57,7 @@ static bool try_beside(const char *crun, struct python *ret)
     return found;
 }
 
-/* As it was called, which may be a link within the environment, and as it is. */
+/* Try crun's path as it was called, which may be a link inside an environment, and the real one. */
 static bool try_beside_crun(struct python *ret)
 {
     char self[4096];
@@ -98,7 +98,8 @@ static bool lies_in(const char *path, const char *folder)
     return same;
 }
 
-/* A variable that the submitting shell has left behind names an environment that is not on PATH. */
+/* Try environments that variables name. A variable left behind by the submitting shell names one whose Python is not
+ * on PATH. */
 static bool try_variables(struct python *ret)
 {
     static const char *const variables[] = {"VIRTUAL_ENV", "CONDA_PREFIX"};
@@ -151,7 +152,7 @@ bool python_is_named(const char *name)
     return n > 3 && strcmp(name + n - 3, ".py") == 0;
 }
 
-/* The first bytes, with a 0 behind them; their number, < 0: it cannot be read. */
+/* Read the first bytes, with a 0 after them. Returns their number, < 0: the file cannot be read. */
 static ssize_t read_head(const char *path, char *out, size_t cap)
 {
     file_at(path);

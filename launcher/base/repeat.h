@@ -1,5 +1,4 @@
-/* A sentence that would be printed again and again: when it is said. Pure: times are clock_ms() values that the caller
- * brings. */
+/* Decides when a repeated message is printed. Pure: times are clock_ms() values of the caller. */
 #ifndef CRUN_LAUNCHER_REPEAT_H
 #define CRUN_LAUNCHER_REPEAT_H
 
@@ -7,14 +6,14 @@
 #include <stdint.h>
 
 struct repeat {
-    int64_t first_ms, most_ms; /* the pauses after what was said: the first one, which doubles, and the longest */
-    int64_t next_ms;           /* nothing is said before; 0: nothing was said yet */
+    int64_t first_ms, most_ms; /* the first pause after a printed message, which doubles each time; the longest pause */
+    int64_t next_ms;           /* nothing is printed before then; 0: nothing was printed yet */
     int64_t pause_ms;          /* before next_ms */
     int unsaid;                /* times since it was last said */
 };
 
-/* There is something to say now: is it said? *ret_unsaid: how many times it was not, since the last one that was. It is
- * said at once the first time; if nothing came for twice the longest pause, the pauses begin anew. */
+/* A message is due: print it? *ret_unsaid: how often it was suppressed since it was printed last. The first time it
+ * is printed at once; if no message was due for twice the longest pause, the pauses begin anew. */
 static inline bool repeat_is_said(struct repeat *r, int64_t now_ms, int *ret_unsaid)
 {
     const bool anew = r->next_ms == 0 || now_ms - r->next_ms >= 2 * r->most_ms;
@@ -32,7 +31,7 @@ static inline bool repeat_is_said(struct repeat *r, int64_t now_ms, int *ret_uns
     return true;
 }
 
-/* "silent for 1200 ms" and "silent for 2200 ms": they differ in nothing but digits. */
+/* Do two messages differ only in digits ("silent for 1200 ms", "silent for 2200 ms")? */
 static inline bool repeat_is_same(const char *a, const char *b)
 {
     for (;; a++, b++) {

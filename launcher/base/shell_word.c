@@ -6,7 +6,7 @@
 
 #define QUOTE_IN_QUOTES "'\\''"
 
-/* It means nothing but itself to a shell. */
+/* Does the word mean only itself to a shell, so that it needs no quotes? */
 static bool plain(const char *word)
 {
     for (const char *p = word; *p; p++)

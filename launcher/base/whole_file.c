@@ -17,14 +17,14 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 
-#define TERMINAL_BYTES 256       /* it may take less than a pipe before it blocks */
-#define SOCKET_BYTES (32u << 10) /* more than a datagram may hold is refused */
+#define TERMINAL_BYTES 256       /* a terminal may block after fewer bytes than a pipe */
+#define SOCKET_BYTES (32u << 10) /* a socket refuses more than a datagram can hold */
 #define LINKS_MAX 40             /* as the kernel follows */
 
-/* A duplicate of the descriptor by which this process prints to that very file; -1: it does not, or the kernel is older
- * than Linux 5.6. What a user may name /dev/stderr is often a log file: to replace or to empty it would take away what
- * crun has said. A socket cannot be opened by its name, nor can another user's pipe. The thread that asks may have a
- * table of descriptors of its own (file_thread.h): those of the process are meant. */
+/* Find a duplicate of the descriptor by which this process prints to the file that st describes; -1: it does not
+ * print there, or the kernel is older than Linux 5.6. A path such as /dev/stderr is often a log file: replacing or
+ * truncating it would remove what crun has printed. A socket cannot be opened by name, nor can another user's pipe.
+ * Searches the process's descriptors, not those of this thread, which may have a table of its own (file_thread.h). */
 static int open_own_output(const struct stat *st)
 {
     const int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -42,7 +42,7 @@ static int open_own_output(const struct stat *st)
     return found;
 }
 
-/* Of n bytes what a fd that is writable takes without blocking, whoever shares it. */
+/* Write as many of n bytes as a writable fd accepts without blocking, even if others share it. */
 static ssize_t write_part(int fd, mode_t mode, const char *text, size_t n)
 {
     if (S_ISSOCK(mode))
@@ -68,15 +68,15 @@ static int write_bounded(int fd, mode_t mode, const char *text, size_t n)
     return 0;
 }
 
-/* Closes fd, which is of what st describes. */
+/* Write to fd, which is what st describes, and close it. */
 static int write_and_close(int fd, const struct stat *st, const char *text, size_t n)
 {
     const int rc = S_ISREG(st->st_mode) ? file_write_all(fd, text, n) : write_bounded(fd, st->st_mode, text, n);
     return close(fd) < 0 && rc == 0 ? -errno : rc;
 }
 
-/* how: O_CREAT only for what is not there, for with it the kernel refuses other users' files and FIFOs in folders such
- * as /tmp (fs.protected_regular, fs.protected_fifos). */
+/* how: O_CREAT only for a file that does not exist: with O_CREAT the kernel refuses other users' files and FIFOs in
+ * folders such as /tmp (fs.protected_regular, fs.protected_fifos). */
 static int write_in_place(const char *path, const char *text, size_t n, int how)
 {
     struct stat st;
@@ -90,7 +90,7 @@ static int write_in_place(const char *path, const char *text, size_t n, int how)
     return rc;
 }
 
-/* old: of the file that is there and whose owner and mode stay, NULL: none. */
+/* Replace a file by renaming a new one. old: the existing file, whose owner and mode are kept, NULL: none. */
 static int replace(int at, const char *path, const char *text, size_t n, const struct stat *old)
 {
     char tmp[PATH_MAX];
@@ -117,7 +117,7 @@ static int replace(int at, const char *path, const char *text, size_t n, const s
 static bool cannot_be_replaced(int rc)
 {
     return rc == -EBUSY || rc == -EXDEV || rc == -EACCES || rc == -EPERM || rc == -EROFS || rc == -ENAMETOOLONG ||
-           rc == -EEXIST; /* another user's, in a folder such as /tmp */
+           rc == -EEXIST; /* another user's file in a folder such as /tmp */
 }
 
 static int write_regular(const char *path, const char *text, size_t n, const struct stat *old)
@@ -128,7 +128,8 @@ static int write_regular(const char *path, const char *text, size_t n, const str
     return cannot_be_replaced(rc) ? write_in_place(path, text, n, O_TRUNC) : rc;
 }
 
-/* As fs.protected_symlinks has it, which realpath(3) and a kernel without it do not. */
+/* Is the link planted by another user in a folder such as /tmp? The rule of fs.protected_symlinks, which realpath(3)
+ * and kernels without that setting do not apply. */
 static bool is_planted(const char *path)
 {
     char folder[PATH_MAX];
@@ -145,7 +146,7 @@ static int write_to(const char *path, const char *text, size_t n)
     struct stat st, link;
     if (is_planted(path))
         return -EACCES;
-    if (stat(path, &st) < 0) /* perhaps a link to what is not there yet */
+    if (stat(path, &st) < 0) /* perhaps a link to a file that does not exist yet */
         return errno == ENOENT && lstat(path, &link) == 0 ? write_in_place(path, text, n, O_CREAT)
                                                           : replace(AT_FDCWD, path, text, n, NULL);
     const int own = open_own_output(&st);
@@ -193,7 +194,7 @@ int whole_file_write_below(int at, size_t at_bytes, const char *path, const char
     return rc < 0 ? err_errno(e, -rc, "cannot write '%s'", path) : 0;
 }
 
-/* Whether a file can be put where path, and the links that it names, lead to. */
+/* Can a file be created where path, and the links that it names, lead to? */
 static int check_folder(const char *path)
 {
     char at[2 * PATH_MAX], to[PATH_MAX];

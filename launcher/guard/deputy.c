@@ -64,7 +64,7 @@ static void on_guardian_gone(const struct deputy *d)
     const struct guardian_link *l = d->link;
     const bool acts = is_left_to(d->agent_fd, &l->board->agent_ends);
     if (!acts)
-        syscall(SYS_pidfd_send_signal, d->agent_fd, SIGSTOP, NULL, 0); /* no thread of it shall start more of them */
+        syscall(SYS_pidfd_send_signal, d->agent_fd, SIGSTOP, NULL, 0); /* so that no thread of it starts more workers */
     if (!acts || !has_ended(d->agent_fd, HELP_MS)) {
         tree_end_below(d->agent, 0, KILL_BOUND_MS);
         if (!acts || !has_ended(d->agent_fd, FAREWELL_MS)) {

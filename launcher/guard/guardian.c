@@ -38,7 +38,7 @@
  * cannot be killed. */
 #define KILL_BOUND_MS 30000
 #define KILL_AGAIN_MS 1000 /* the agent has waited for them already */
-#define STUCK_MS 500 /* who waits in the kernel for so long when an agent is given up, is left: the user has waited */
+#define STUCK_MS 500       /* ms after which a process that waits in the kernel is left */
 
 /* Memory that the agent and the guardian share; zero until one of them writes. */
 struct shared {
@@ -293,7 +293,7 @@ static void end_consoles(struct guard *g, const struct guardian_link *l)
 static bool end_tree(struct guard *g, struct guardian_link *l, bool known)
 {
     if (!tree_empty())
-        tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
+        tree_kill(); /* before cgroup.kill, which may wait for other changes of cgroups */
     cgroup_kill_at(l->cgroup_dir);
     const bool all =
         tree_kill_or_leave(known ? KILL_AGAIN_MS : KILL_BOUND_MS, g->stuck.given_up[0] ? STUCK_MS : KILL_BOUND_MS);

@@ -17,7 +17,7 @@
 
 struct gather {
     pthread_mutex_t lock; /* of the next three */
-    int holders;          /* threads, and the loop as long as it has the handle: the last one frees it */
+    int holders;          /* threads, plus the loop while it has the handle; the last one frees it */
     int threads;
     bool dropped;
     bool started;
@@ -146,7 +146,7 @@ static int start_thread(struct gather *g)
 static void on_all_done(uv_async_t *a)
 {
     struct gather *g = container_of(a, struct gather, all_done);
-    pthread_mutex_lock(&g->lock); /* until the last thread has let go of it */
+    pthread_mutex_lock(&g->lock); /* wait until the last thread has released it */
     const bool is_done = g->threads == 0 && !g->dropped;
     pthread_mutex_unlock(&g->lock);
     if (is_done)

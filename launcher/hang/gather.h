@@ -1,6 +1,6 @@
-/* Looking at several processes, in threads: their stacks (stacks.h), or whatever else may take its time. A tool is
- * waited for there, and the kernel may hold the thread together with the process, or the disk, that it looks at. Such a
- * thread outlives whoever asked, and its result is dropped. Loop thread only. */
+/* Looks at several processes in threads: at their stacks (stacks.h), or at anything else that may take time. The
+ * threads wait for tools, and the kernel may block a thread together with the process, or the disk, that it looks
+ * at. Such a thread outlives the caller, and its result is dropped. Loop thread only. */
 #ifndef CRUN_LAUNCHER_GATHER_H
 #define CRUN_LAUNCHER_GATHER_H
 
@@ -17,12 +17,12 @@ struct gathered {
     /* set by the caller */
     int rank;
     pid_t pid;
-    char *head; /* stacks: first lines of the text; freed with it; NULL: none */
+    char *head; /* stacks: first lines of the text; freed with the gather; NULL: none */
     char *path; /* for the caller; likewise */
     /* valid once it is done */
     atomic_bool done;
     struct buf text;
-    char *top;     /* stacks: the first frames of the main thread, indented lines; NULL: none are known */
+    char *top;     /* stacks: the first frames of the main thread, as indented lines; NULL: not known */
     char why[256]; /* there is nothing; "": there is */
     void *more;    /* of look(); freed with it by free_more() */
     void (*free_more)(void *more);
@@ -30,7 +30,7 @@ struct gathered {
 
 struct gather;
 
-/* Of n processes, each to be filled in through gather_at(). NULL: no memory. */
+/* For n processes, each to be filled in through gather_at(). NULL: no memory. */
 struct gather *gather_new(int n);
 struct gathered *gather_at(struct gather *g, int i);
 int gather_count(const struct gather *g);
@@ -39,20 +39,20 @@ void gather_shorten(struct gather *g, int n); /* before the start: to the first 
 struct gather_options {
     uv_loop_t *loop;
     int threads; /* that take them in their order */
-    /* On a thread: fill in text, top and why. *cancel: end soon. NULL: stacks_collect(). */
+    /* Called on a thread: fill in text, top and why. *cancel: end soon. NULL: stacks_collect(). */
     void (*look)(struct gathered *v, const atomic_bool *cancel);
     void (*done)(void *arg); /* all are; not from inside gather_start() */
     void *arg;
 };
 int gather_start(struct gather *g, const struct gather_options *o, struct err *e);
 
-/* NULL allowed. No callback after it; the loop must turn once more. */
+/* NULL allowed. No callback comes afterwards; the loop must turn once more. */
 void gather_drop(struct gather *g);
 
 int gather_threads(void); /* that run, of all that were started */
 
-/* For threads that were dropped, of all that were started: their tools are killed meanwhile. A second at most, for one
- * may hang in the kernel. */
+/* Wait for threads of gathers that were dropped: their tools are killed meanwhile. A second at most, because one may
+ * be blocked in the kernel. */
 void gather_wait(void);
 
 #endif

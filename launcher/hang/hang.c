@@ -1,4 +1,4 @@
-/* When a worker counts as hung: from what their pages say (hang.h). */
+/* When a worker counts as hung, judged by the workers' pages (hang.h). */
 #include "launcher/hang/hang.h"
 
 #include <inttypes.h>
@@ -77,7 +77,7 @@ void hang_end_round(struct hang *h, const struct hang_worker *w, int n)
         }
 }
 
-/* The time that this share of steps does not take longer than: where its bucket begins. */
+/* The quantile of step times for this share: the beginning of its bucket. */
 static int64_t quantile(const struct lesson *l, double share)
 {
     uint64_t below = 0;
@@ -90,7 +90,7 @@ static int64_t quantile(const struct lesson *l, double share)
     return 0;
 }
 
-/* Where the tail leads: what the last factor of 10 in rarity cost, HANG_TAIL times. */
+/* Extrapolates the tail of the distribution: the factor from p90 to p99 (or p99 to p99.9), applied HANG_TAIL times. */
 static int64_t tail(const struct lesson *l, int64_t p99)
 {
     const bool many = l->n >= TAIL_STEPS * (uint64_t)l->workers;
@@ -142,7 +142,7 @@ struct hang_budget hang_budget(const struct hang *h, const struct hang_worker *w
 }
 
 #define SECOND_NS INT64_C(1000000000)
-#define LOOK_NS SECOND_NS        /* between two looks while something is not settled */
+#define LOOK_NS SECOND_NS        /* between two looks while a decision is pending */
 #define IDLE_NS (60 * SECOND_NS) /* while nobody reports anything */
 
 int hang_parse(const char *text, void *field, struct err *e)
@@ -191,7 +191,7 @@ void hang_excuse(struct hang *h, int64_t now)
 static uint32_t phase_of(const struct hang_worker *w)
 {
     const uint32_t phase = atomic_load(&w->page->phase);
-    return phase < CRUN_PAGE_PHASES ? phase : CRUN_PHASE_PAUSED; /* of a later library: not to be judged */
+    return phase < CRUN_PAGE_PHASES ? phase : CRUN_PHASE_PAUSED; /* a phase of a later library is not judged */
 }
 
 static bool tells(const struct hang_worker *w)
@@ -215,14 +215,14 @@ bool hang_tells(const struct hang_worker *w, int n)
 struct scene {
     bool frozen;         /* somebody is paused or debugged */
     bool any_progress;   /* somebody has made a step */
-    bool held;           /* somebody is in a phase that others wait for */
+    bool held;           /* a worker is in a phase that others wait for */
     int64_t released_ns; /* the last such phase ended */
     int telling;
-    uint64_t keeps;                          /* the furthest state that somebody keeps, + 1; 0: nobody does */
+    uint64_t keeps;                          /* the newest state that a worker keeps, + 1; 0: none does */
     struct hang_budget of[CRUN_PAGE_PHASES]; /* computed for phases that somebody is in */
 };
 
-/* Not yet at its first step: in its start-up, whatever it says. */
+/* The phase to judge a worker by. Before its first step it is starting, whatever it reports. */
 static uint32_t judged_phase(const struct hang_worker *w)
 {
     const uint32_t phase = phase_of(w);
@@ -252,14 +252,14 @@ static struct scene survey(const struct hang *h, const struct hang_worker *w, in
     return s;
 }
 
-/* Since when it has been where it is. Negative: not judged now. */
+/* Since when a worker has been in its present step or phase. Negative: it is not judged now. */
 static int64_t since(const struct hang *h, const struct scene *s, const struct hang_worker *w)
 {
     if (s->frozen || !tells(w))
         return -1;
     const int64_t entered = hang_later(h->excused_ns, atomic_load(&w->page->phase_ns));
     switch (judged_phase(w)) {
-    case CRUN_PHASE_STARTING: /* if others have made steps, it is one that does not report any */
+    case CRUN_PHASE_STARTING: /* if others have made steps, this worker does not report any */
         return s->any_progress && phase_of(w) == CRUN_PHASE_STEP ? -1 : hang_later(entered, h->round_ns);
     case CRUN_PHASE_STEP:
         if (s->held && !w->stopped)
@@ -270,13 +270,14 @@ static int64_t since(const struct hang *h, const struct scene *s, const struct h
     }
 }
 
-/* It has a state of the job in memory, and is to live. */
+/* Must the worker be spared, because it has a state of the job in memory? */
 static bool is_to_live(const struct hang *h, const struct hang_worker *w)
 {
     return !h->spared && w->page && atomic_load(&w->page->keeps) != 0;
 }
 
-/* Of a worker that is judged. A node of newcomers alone is to end the round before one whose workers have state. */
+/* The time allowed to a worker that is judged. A node with only new workers should end the round before a node whose
+ * workers have state. */
 static struct hang_budget budget_of(const struct hang *h, const struct scene *s, const struct hang_worker *w)
 {
     struct hang_budget b = s->of[judged_phase(w)];
@@ -358,8 +359,8 @@ static void place_text(const struct place *p, char *out, size_t cap)
     }
 }
 
-/* True: a is more to blame than b. Stopped ones first, then those without state, then those that are over their time,
- * of these the furthest behind. */
+/* Is a more to blame than b? Stopped workers come first, then those without state, then those over their time; among
+ * these the one that is furthest behind. */
 static bool blame_before(const struct hang *h, const struct hang_worker *a, bool a_over, const struct hang_worker *b,
                          bool b_over)
 {

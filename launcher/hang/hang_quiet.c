@@ -1,4 +1,4 @@
-/* Signs of life of workers that report nothing (quiet.h): taking them, and the other nodes of the job. */
+/* Samples the signs of life of workers that report nothing (quiet.h), and exchanges them with the job's other nodes. */
 #include "launcher/hang/hang_watch_internal.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include "launcher/hang/signs.h"
 #include "launcher/output/logmux.h"
 
-#define HUNG "HUNG "                     /* an answer: and the rank that is to blame, -1: nobody stands out */
-#define LATE_TELL_NS INT64_C(3000000000) /* the report of another node may take so long on its way */
+#define HUNG "HUNG "                     /* an answer: followed by the rank to blame, -1: none stands out */
+#define LATE_TELL_NS INT64_C(3000000000) /* time that a report of another node may take to arrive */
 
 /* --- this node */
 
@@ -22,7 +22,8 @@ static struct quiet_rank *own_ranks(struct hang_watch *w)
     return w->quiet.ranks + (w->quiet.leads ? w->quiet.base : 0);
 }
 
-/* Of those for whom the others wait, where they are known: the others poll, and no key tells who changed it. */
+/* Has any worker given a sign of life? If a witness names workers, only theirs count: the others poll, and it is not
+ * known who changed a key of the store. */
 static bool any_sign(struct hang_watch *w, int64_t now)
 {
     const uint64_t changes = w->quiet.leads ? w->o.store_changes(w->o.arg) : 0;
@@ -51,7 +52,7 @@ static void note_places(struct hang_watch *w, int64_t now, int64_t since)
     }
 }
 
-/* Since when they have been quiet; 0: not for long enough, or somebody looks into one of them. */
+/* Since when all workers have been quiet; 0: not long enough, or a debugger looks into one. */
 static int64_t quiet_since(struct hang_watch *w, int64_t now)
 {
     if (any_sign(w, now))
@@ -70,7 +71,7 @@ static int64_t fresh_ns(const struct hang_watch *w)
     return 2 * quiet_look_ns(w->hang.o.fixed_ns) + LATE_TELL_NS;
 }
 
-/* Each hears of it with the answer to its next report. */
+/* Have all nodes got the verdict? Each gets it with the answer to its next report. */
 static bool all_are_informed(const struct hang_watch *w, int64_t now)
 {
     bool informed = true;
@@ -98,7 +99,7 @@ static void end_quiet(struct hang_watch *w, int64_t now)
     hang_save_and_tell(w);
 }
 
-/* Those that others wait for are; where nobody is named, all. */
+/* Are the workers that others wait for quiet, or all, if none is named? */
 static bool all_are_quiet(const struct hang_watch *w, int64_t now)
 {
     const struct hang_quiet *q = &w->quiet;
@@ -193,7 +194,7 @@ bool hang_watch_hear(struct hang_watch *w, const char *text, size_t n, char *ans
     return true;
 }
 
-/* Nothing of it is known here but who is to blame. */
+/* The answer names only the rank to blame; nothing else about the hang is known here. */
 void hang_watch_answer(struct hang_watch *w, const char *answer)
 {
     int rank;

@@ -1,4 +1,4 @@
-/* Saving the call stacks of workers that hang, and what PyTorch's Flight Recorder knows of them (hang_watch.h). */
+/* Saves the call stacks of hung workers, and what PyTorch's Flight Recorder knows of them (hang_watch.h). */
 #include "launcher/hang/hang_watch_internal.h"
 
 #include <stdio.h>
@@ -14,12 +14,12 @@
 #include "launcher/output/logmux.h"
 #include "launcher/witness/flight.h"
 
-#define SAVE_MS 5000   /* for all of it; then the round ends without the rest */
-#define THREADS 1      /* tools that hang hold up no others: the time is bounded */
-#define FLIGHT_MS 1500 /* of SAVE_MS, for the Flight Recorder of a process */
+#define SAVE_MS 5000   /* ms for everything; after that the round ends without the rest */
+#define THREADS 1      /* more threads would not help: tools that hang delay no others, because the time is limited */
+#define FLIGHT_MS 1500 /* ms of SAVE_MS for the Flight Recorder of one process */
 #define FLIGHT_THREADS 8
 
-/* --- Flight Recorders: asked before anything stops the processes */
+/* --- Flight Recorders: asked before a tool stops the processes */
 
 struct flight {
     enum flight_way way;
@@ -55,7 +55,7 @@ static void flight_path(const struct gathered *stacks, char *out, size_t cap)
     snprintf(out, cap, "%.*sflight-rank-%d.json", (int)strlen(stacks->path) - n, stacks->path, stacks->rank);
 }
 
-/* NULL: it was not reached in its time. */
+/* What a Flight Recorder answered; NULL: it did not in time. */
 static const struct flight *flight_at(struct hang_watch *w, int i)
 {
     struct gathered *v = w->flights ? gather_at(w->flights, i) : NULL;
@@ -116,7 +116,7 @@ static void print_flights(struct hang_watch *w)
 
 /* --- stacks */
 
-/* By the output process, for the disk may hang. */
+/* Have the output process write the stacks, because the disk may hang. */
 static void write_saved(struct hang_watch *w)
 {
     for (int i = 0; i < gather_count(w->save); i++) {
@@ -198,7 +198,7 @@ static void on_flights(void *arg)
         go_on(w);
 }
 
-/* Of the same processes, in the same order. */
+/* Ask the Flight Recorders of the same processes, in the same order. */
 static bool start_flights(struct hang_watch *w)
 {
     const int n = gather_count(w->save);
@@ -212,7 +212,8 @@ static bool start_flights(struct hang_watch *w)
     return w->flights && gather_start(w->flights, &o, NULL) == 0;
 }
 
-/* False: there is nowhere to save this worker's. The one that is blamed comes first, as time may run out. */
+/* Add a worker whose stacks to save. False: there is no place for the file. The blamed worker comes first, in case
+ * time runs out. */
 static bool add(struct hang_watch *w, const struct hang_worker *k, int n, const char *why)
 {
     struct gathered *v = gather_at(w->save, n), *first = gather_at(w->save, 0);

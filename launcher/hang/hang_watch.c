@@ -12,8 +12,9 @@
 #include "launcher/hang/stacks.h"
 #include "launcher/output/logmux.h"
 
-#define LATE_NS INT64_C(1000000000) /* a look that comes so late says that we were stopped, or the whole machine was */
-#define FOREIGN_MS 10000            /* for another node to save its stacks and end the round */
+/* a look that is late by so much shows that crun, or the whole machine, was stopped */
+#define LATE_NS INT64_C(1000000000)
+#define FOREIGN_MS 10000 /* ms for another node to save its stacks and end the round */
 
 static void on_look(uv_timer_t *t);
 
@@ -47,7 +48,7 @@ static void excuse_own_stops(struct hang_watch *w, int64_t now)
 
 /* --- looking */
 
-/* The node of the rank that is to blame should have ended the round by now. */
+/* The node of the rank to blame has not ended the round in time: end it here. */
 static void on_foreign_late(uv_timer_t *t)
 {
     struct hang_watch *w = container_of(t, struct hang_watch, timer);
@@ -75,7 +76,8 @@ void hang_save_and_tell(struct hang_watch *w)
         hang_tell(w);
 }
 
-/* Those that waited for one in a debugger have a fresh time from the moment it is seen without. */
+/* Look for stopped and debugged workers. Those that waited for one in a debugger get their full time again once the
+ * debugger is gone. */
 void hang_read_processes(struct hang_watch *w, int64_t now)
 {
     bool traced = false;

@@ -1,4 +1,4 @@
-/* What hang_watch.c and hang_save.c share; for them alone. */
+/* Shared by the hang_*.c files of the watch; for them alone. */
 #ifndef CRUN_LAUNCHER_HANG_WATCH_INTERNAL_H
 #define CRUN_LAUNCHER_HANG_WATCH_INTERNAL_H
 
@@ -12,16 +12,16 @@
 struct gather;
 struct hang_witness;
 
-/* Signs of life of workers that report nothing. */
+/* State of the search for signs of life. */
 struct hang_quiet {
     int base, world;
     bool leads;
     struct quiet_mark *marks; /* of this node's workers */
     struct quiet_rank *ranks; /* (world) on group rank 0, else this node's */
-    int64_t sign_ns;          /* the last sign of any of this node's, or of the store */
+    int64_t sign_ns;          /* the last sign of any worker of this node, or of the store */
     uint64_t changes;         /* of the store, at the last look */
-    int64_t found_ns;         /* on group rank 0: nobody gives one, 0: somebody does */
-    bool foreign;             /* the verdict is about a rank of another node, which ends the round */
+    int64_t found_ns;         /* on group rank 0: when it was found that no worker gives any, 0: some do */
+    bool foreign;             /* the verdict is about a rank of another node, and that node ends the round */
 };
 
 struct hang_watch {
@@ -34,10 +34,10 @@ struct hang_watch {
     bool was_traced;
     struct hang_quiet quiet;
     struct hang_witness *witness; /* NULL: none is asked */
-    struct gather *save;          /* stacks that are being saved; NULL: none are */
-    struct gather *flights;       /* Flight Recorders that are asked before; NULL: none are */
+    struct gather *save;          /* the saving of stacks in progress; NULL: none */
+    struct gather *flights;       /* the Flight Recorders being asked before that; NULL: none */
     int save_rank;                /* whose come first */
-    bool save_ends;               /* the round, with it; else the round goes on */
+    bool save_ends;               /* the round ends when the stacks are saved; false: it goes on */
     struct hang_verdict verdict;
 };
 
@@ -53,28 +53,29 @@ void hang_save_and_tell(struct hang_watch *w);
 
 int hang_quiet_begin(struct hang_watch *w, int64_t now_ns, int base, int world, bool leads); /* -ENOMEM */
 void hang_quiet_end(struct hang_watch *w);
-/* Look for signs of life. True: nobody gives one, and what follows from it is under way. */
+/* Look for signs of life. True: there is none in the whole job, and the consequences are under way. */
 bool hang_quiet_look(struct hang_watch *w, int64_t now_ns);
 
-/* --- hang_witness.c: NULL as w->witness is allowed everywhere */
+/* --- hang_witness.c: w->witness may be NULL in all of these */
 
 int hang_witness_open(struct hang_watch *w);                                                   /* -ENOMEM */
 int hang_witness_begin(struct hang_watch *w, int64_t now_ns, int base, int world, bool leads); /* -ENOMEM */
 void hang_witness_end(struct hang_watch *w);
 void hang_witness_close(struct hang_watch *w);
-/* As hang_watch_hear() and hang_watch_answer(); false: that is not about the witness. */
+/* As hang_watch_hear() and hang_watch_answer(); false: the text is not about the witness. */
 bool hang_witness_hear(struct hang_watch *w, const char *text, size_t n, char *answer, size_t cap, bool *ret_good);
 bool hang_witness_answer(struct hang_watch *w, const char *answer);
-/* Some are named: their signs of life alone count. Elsewhere than on group rank 0 this node's ranks only. */
+/* Does the witness name workers? Then only their signs of life count. On other nodes than group rank 0: only this
+ * node's ranks. */
 bool hang_witness_is_naming(const struct hang_watch *w);
 bool hang_witness_names(const struct hang_watch *w, int rank);
-int64_t hang_witness_last(const struct hang_watch *w);     /* sign of life of those that are named */
+int64_t hang_witness_last(const struct hang_watch *w);     /* last sign of life of the named workers */
 const char *hang_witness_text(const struct hang_watch *w); /* what RAS said last, for people; "": nothing */
 
 /* --- hang_save.c */
 
-/* Of all workers here, on a thread, that of `rank` first; then, if the round ends with it, hang_tell(). False: there is
- * nowhere to save anything. */
+/* Save the stacks of all workers here, on a thread, that of `rank` first; then call hang_tell() if the round ends
+ * with it. False: there is no place for files. */
 bool hang_save_stacks(struct hang_watch *w, int rank, const char *why, bool ends);
 void hang_abandon_save(struct hang_watch *w);
 

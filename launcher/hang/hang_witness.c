@@ -1,8 +1,8 @@
-/* NCCL's RAS as a witness (witness.h): signs of life for it, its questions, and the other nodes of the job.
+/* NCCL's RAS as a witness (witness.h): gives it signs of life, asks it, and exchanges both with the job's other nodes.
  *
- * Group rank 0's node asks its own workers, whose RAS knows the ranks of all nodes. The other nodes tell it
- * (RDZV.QUIET) since when no worker of theirs has read or written a byte, when each gave its last sign of life, and its
- * process ids; the answer says who of theirs is named. */
+ * Group rank 0's node asks its own workers, whose RAS knows the ranks of all nodes. The other nodes report
+ * (RDZV.QUIET) since when no worker of theirs has read or written a byte, when each gave its last sign of life, and
+ * its process ids. The answer says which of their ranks are named. */
 #include "launcher/hang/hang_watch_internal.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@
 #define LOOK_MAX_NS INT64_C(5000000000)
 #define LATE_TELL_NS INT64_C(3000000000)
 #define TELLS "IO "      /* what a node tells begins so */
-#define NAMES "LATE "    /* an answer: and its ranks that are named, "-": none, "*": all */
+#define NAMES "LATE "    /* an answer: followed by the node's ranks that are named, "-": none, "*": all */
 #define PROCESSES_MAX 16 /* of a worker, with itself */
 
 struct hang_witness {
@@ -40,18 +40,18 @@ struct hang_witness {
     uv_timer_t timer;
     struct ras_client *client;
     int base, world;  /* world 0: no round */
-    int answers;      /* the worker whose RAS answered last is asked first */
+    int answers;      /* the worker whose RAS answered last, which is asked first */
     bool leads, said; /* something about this round's RAS, for people */
     struct local {    /* (n) workers of this node */
         struct quiet_mark mark;
         uint64_t bytes;
-        bool late; /* elsewhere than on group rank 0: named, as it said */
+        bool late; /* on other nodes than group rank 0: group rank 0 named this worker */
     } * local;
     bool any_late;
     int64_t active_ns, looked_ns; /* of this node */
     uint64_t changes;             /* of keys */
     int64_t *lived_ns;            /* (world), or (n) elsewhere */
-    struct remote {               /* (world) ranks of other nodes, on group rank 0 */
+    struct remote {               /* on group rank 0: (world) ranks of other nodes */
         int64_t active_ns, heard_ns;
     } * remote;
     struct ras_job job;
@@ -256,7 +256,7 @@ static void act(struct hang_witness *t, enum witness_act what)
 
 /* --- all nodes */
 
-/* The ranks of other nodes have been heard of lately; *ret: the last byte or key of the job. */
+/* Have all ranks of other nodes been heard lately? *ret: time of the last byte or key of the job. */
 static bool job_is_known(const struct hang_witness *t, int64_t now, int64_t *ret)
 {
     *ret = t->active_ns;
@@ -271,8 +271,8 @@ static bool job_is_known(const struct hang_witness *t, int64_t now, int64_t *ret
     return true;
 }
 
-/* "IO 61000 8 10.0.0.7 300:4711+4712 61000:4713": for how many ms no byte, the first rank, addresses of the host, and
- * of each rank the ms since its last sign of life, and its processes. */
+/* Report "IO 61000 8 10.0.0.7 300:4711+4712 61000:4713": ms without a byte, first rank, addresses of the host; then
+ * for each rank ms since its last sign of life, and its processes. */
 static void tell(struct hang_witness *t, int64_t now)
 {
     struct buf text = {0};

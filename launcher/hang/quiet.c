@@ -23,7 +23,7 @@ bool quiet_is_sign(struct quiet_mark *m, int64_t now, const struct quiet_sample 
                       used_more(s->cpu_ns - m->look_cpu_ns, now - m->look_ns, QUIET_BURST_PERCENT);
     if (sign)
         *m = (struct quiet_mark){.known = true, .ns = now, .at = *s};
-    else if (used < 0) /* a child has ended that nobody waited for */
+    else if (used < 0) /* less than before: a child has ended that nobody waited for */
         m->at.cpu_ns = s->cpu_ns;
     m->look_ns = now;
     m->look_cpu_ns = s->cpu_ns;
@@ -67,7 +67,7 @@ static int first_stopped(const struct quiet_rank *v, int world)
     return -1;
 }
 
-/* The first in another place than this one; `world`: there is none. */
+/* The first rank that waits in another place than rank `than`; `world`: there is none. */
 static int elsewhere(const struct quiet_rank *v, int world, int than)
 {
     int r = 0;

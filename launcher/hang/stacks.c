@@ -21,7 +21,7 @@
 #define TOOL_BYTES (1u << 20)
 #define TOP_FRAMES 12
 
-/* Those that walk call stacks, the best first. */
+/* The tools that print call stacks, the best first. */
 static const struct walker {
     const char *name, *args[3]; /* the process id follows */
     const char *thread;         /* begins a thread in what it prints */
@@ -33,7 +33,7 @@ static const struct walker {
 
 /* --- /proc */
 
-/* Up to cap - 1 bytes of a file of the process or thread; "" if it cannot be read. NULs become spaces. */
+/* Read up to cap - 1 bytes of a /proc file of the process or thread; "" if that fails. NULs become spaces. */
 static char *read_proc(pid_t pid, pid_t tid, const char *name, char *out, size_t cap)
 {
     int n = tid ? file_read_text(out, cap, "/proc/%d/task/%d/%s", (int)pid, (int)tid, name)
@@ -47,7 +47,7 @@ static char *read_proc(pid_t pid, pid_t tid, const char *name, char *out, size_t
     return out;
 }
 
-/* Text behind "name:" in a status file, up to the end of its line; NULL if there is none. */
+/* Is the process stopped, and does a debugger trace it? From its status file. */
 bool stacks_look(pid_t pid, bool *ret_stopped, bool *ret_traced)
 {
     char state[PROC_FIELD_MAX], tracer[PROC_FIELD_MAX], core[PROC_FIELD_MAX];
@@ -123,7 +123,7 @@ static const char *next_line(const char *p)
     return p + (*p == '\n');
 }
 
-/* Where the frames of thread tid begin; those of the first thread if it is not named. NULL: there are none. */
+/* The beginning of thread tid's frames; of the first thread's if tid is not in the text. NULL: there are none. */
 static const char *frames_of(const char *text, const struct walker *w, pid_t tid)
 {
     const size_t n = strlen(w->thread);
@@ -149,7 +149,7 @@ static void keep_top(const struct stacks_request *r, const char *frames, const s
                                 (int)strcspn(p, "\n"), p);
 }
 
-/* 1: it has walked them; 0: it has not, and why is in the file, unless it is not installed. */
+/* Run one tool. 1: it printed stacks; 0: it did not; unless it is not installed, the text says why. */
 static int run_walker(struct buf *out, const struct stacks_request *r, const struct walker *w, int64_t deadline)
 {
     char pid[16], *argv[] = {(char *)w->name, (char *)w->args[0], (char *)w->args[1], pid, NULL};
@@ -159,7 +159,7 @@ static int run_walker(struct buf *out, const struct stacks_request *r, const str
     buf_init(&text, TOOL_BYTES);
     int rc = tool_run(argv, clock_left(deadline), r->cancel, &text, &e);
     if (rc < 0 && rc != -ENOENT)
-        kill(r->pid, SIGCONT); /* the kernel leaves a process stopped whose tracer was killed while attaching */
+        kill(r->pid, SIGCONT); /* if a tracer is killed while attaching, the kernel leaves the process stopped */
     const char *frames = text.data ? frames_of(text.data, w, r->pid) : NULL;
     if (frames) {
         keep_top(r, frames, w);

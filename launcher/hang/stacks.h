@@ -1,6 +1,7 @@
-/* What all threads of a process are doing, as a text: for people who want to know why it hangs.
+/* Describes what all threads of a process are doing, for people who want to know why it hangs.
  *
- *   - of each thread, from /proc: name, state, kernel function it waits in, system call, kernel stack (root only);
+ *   - for each thread, from /proc: name, state, kernel function in which it waits, system call, kernel stack (root
+ *     only);
  *   - then what `py-spy dump` says of a Python program, or else eu-stack (elfutils): the first of them that is on PATH
  *     and knows the call stacks. Where there is none, or ptrace is refused, the text says so.
  * Such a tool stops the process while it looks. It is a process of its own that has TOOL_MS and TOOL_BYTES, and is
@@ -17,19 +18,19 @@ struct buf;
 struct err;
 
 struct stacks_request {
-    const char *head; /* first lines of the text, no newline at their end */
+    const char *head; /* first lines of the text, without a final newline */
     pid_t pid;
-    char *top; /* optional: the first frames of the main thread, as indented lines */
+    char *top; /* optional: first frames of the main thread, as indented lines */
     size_t top_cap;
     const atomic_bool *cancel; /* true: end soon */
 };
 
-/* Into an empty buffer, STACKS_BYTES at most. Blocks until the tool has ended, or as long as the kernel does not tell
- * of a process that waits in it: not for a loop's thread. */
+/* Fill an empty buffer, STACKS_BYTES at most. Blocks until the tool has ended, or while the kernel blocks reads of
+ * /proc: do not call it on a loop's thread. */
 #define STACKS_BYTES (8u << 20)
 int stacks_collect(const struct stacks_request *r, struct buf *out, struct err *e);
 
-/* /proc: stopped by a signal (not by its debugger), and whether it has a debugger, or its core is being written. False
+/* From /proc: is it stopped by a signal (not by a debugger); has it a debugger, or is its core being written? False
  * if the process is gone. */
 bool stacks_look(pid_t pid, bool *ret_stopped, bool *ret_traced);
 

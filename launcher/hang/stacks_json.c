@@ -12,8 +12,8 @@
 
 #define LINE_BYTES 400
 
-/* Frames of one place look alike in all processes: "#3  0x00007f33d58c7aec pselect - /usr/lib/libc.so.6" of eu-stack
- * becomes "pselect (libc.so.6)"; those of py-spy have no address. */
+/* Shorten a frame so that the same place looks the same in all processes: eu-stack's "#3  0x00007f33d58c7aec pselect
+ * - /usr/lib/libc.so.6" becomes "pselect (libc.so.6)"; py-spy's frames have no address. */
 static void frame_text(const char *line, size_t n, char out[LINE_BYTES])
 {
     char text[LINE_BYTES], *p = text;
@@ -45,7 +45,7 @@ static void add_frames(struct json_write *w, const char *top)
     json_end(w, ']');
 }
 
-/* Where its tools walked none, stacks.c says in its text why. */
+/* If no tool printed stacks, take the reason from the text of stacks.c. */
 static void add_why(struct json_write *w, const struct gathered *v)
 {
     char why[256];

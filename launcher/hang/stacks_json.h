@@ -7,8 +7,8 @@
 struct buf;
 struct gather;
 
-/* Of stacks that were gathered; of those that are not done it says so. At most `max` bytes: ranks that have no room are
- * counted. -ENOMEM. */
+/* Write the stacks that were gathered; those that are not ready are marked. At most `max` bytes; ranks that do not
+ * fit are counted. -ENOMEM. */
 int stacks_json(struct gather *g, size_t max, struct buf *out);
 
 #endif

@@ -23,7 +23,7 @@
 #define P_PIDFD 3
 #endif
 
-/* Ours without what sends eu-stack to other hosts for debug information. NULL: no memory. */
+/* Our environment without the variable that makes eu-stack ask other hosts for debug information. NULL: no memory. */
 static char **environment(void)
 {
     size_t n = 0;
@@ -36,7 +36,7 @@ static char **environment(void)
     return env;
 }
 
-/* In a process group of its own, with no signal blocked or ignored: those of the agent are. */
+/* Start it in a process group of its own, with no signal blocked or ignored (the agent blocks some). */
 static int start(char *const *argv, int out_fd, pid_t *ret_pid)
 {
     posix_spawn_file_actions_t files;
@@ -62,7 +62,7 @@ static int start(char *const *argv, int out_fd, pid_t *ret_pid)
     return -why;
 }
 
-/* Until nobody holds the other end any more. */
+/* Read until nobody holds the other end any more. */
 static int collect(int fd, int ms, const atomic_bool *cancel, struct buf *out)
 {
     const int64_t deadline = clock_deadline(ms);
@@ -86,7 +86,7 @@ static int collect(int fd, int ms, const atomic_bool *cancel, struct buf *out)
     }
 }
 
-/* It has `ms` to end by itself. True: it was killed. The agent's loop reaps all children, and may be the first. */
+/* Give it `ms` to end by itself. True: it was killed. The agent's loop reaps all children, and may be first. */
 static bool end(pid_t pid, int process, int ms)
 {
     struct pollfd p = {.fd = process, .events = POLLIN};
@@ -112,7 +112,7 @@ int tool_run(char *const *argv, int ms, const atomic_bool *cancel, struct buf *o
     int rc = start(argv, pipes[1], &pid);
     close(pipes[1]);
     if (rc == 0) {
-        /* -1: it has ended and was reaped (its group is gone, too), or there are no descriptors left */
+        /* -1: it has ended and was reaped (its group is gone, too), or no descriptor is left */
         const int process = (int)syscall(SYS_pidfd_open, pid, 0);
         rc = collect(pipes[0], ms, cancel, out);
         if (end(pid, process, rc == 0 ? LAST_MS : 0) && rc == 0)

@@ -1,4 +1,4 @@
-/* A program that is run for what it prints. */
+/* Runs a program and collects what it prints. */
 #ifndef CRUN_LAUNCHER_TOOL_H
 #define CRUN_LAUNCHER_TOOL_H
 
@@ -7,10 +7,9 @@
 struct buf;
 struct err;
 
-/* argv[0] is looked for on PATH. Both of its outputs are appended to out, up to out->max; then, after ms, or when
- * *cancel is set, it is killed. Blocks meanwhile. 0: it has ended by itself, and how is not reported (the agent's loop
- * reaps all children); -ENOENT: there is no such program; -ETIMEDOUT, -E2BIG, -ECANCELED. What it printed until then is
- * there. */
+/* argv[0] is searched on PATH. stdout and stderr are appended to out, up to out->max. The program is killed after
+ * ms, or when *cancel is set. Blocks. 0: it ended by itself; its exit code is not known, because the agent's loop
+ * reaps all children; -ENOENT: no such program; -ETIMEDOUT, -E2BIG, -ECANCELED. out keeps what it had printed. */
 int tool_run(char *const *argv, int ms, const atomic_bool *cancel, struct buf *out, struct err *e);
 
 #endif

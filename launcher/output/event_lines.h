@@ -1,7 +1,7 @@
 /* The agent's lines for its event log, until the output process has written them (output/process/event_file.h).
  *
- * They are numbered. What the page does not confirm as written is kept, EVENT_LINES_MAX bytes of it, and resent to a
- * process that takes over; beyond that a line is left out, and the gap in the numbers shows it. */
+ * Lines are numbered. Those that the page does not confirm as written are kept, up to EVENT_LINES_MAX bytes, and
+ * sent again to a new output process. Beyond that a line is dropped, and the gap in the numbers shows it. */
 #ifndef CRUN_LAUNCHER_EVENT_LINES_H
 #define CRUN_LAUNCHER_EVENT_LINES_H
 

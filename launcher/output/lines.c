@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A buffer that grew for one long line is given back after it. */
+/* The buffer of a long line is freed after it. */
 #define KEEP_BYTES (64u << 10)
 
 void lines_init(struct lines *l)
@@ -20,7 +20,8 @@ static void emit_part(struct lines *l, lines_emit_fn *emit, void *ctx)
         buf_clear(&l->part);
 }
 
-/* n <= LINES_MAX_BYTES. Out of memory is treated like a line that is too long: it is passed on in pieces. */
+/* Keep the beginning of a line; n <= LINES_MAX_BYTES. If memory runs out, pass it on in pieces, like a line that is
+ * too long. */
 static void keep(struct lines *l, const char *data, size_t n, lines_emit_fn *emit, void *ctx)
 {
     if (n == 0 || buf_add(&l->part, data, n) == 0)

@@ -13,7 +13,7 @@
 
 /* --- parsing */
 
-/* Digits at *p, which is moved behind them; -1: none, or beyond RANK_MAX. */
+/* Read the digits at *p and move *p behind them; -1: no digits, or more than RANK_MAX. */
 static int parse_rank(const char **p)
 {
     int n = 0;
@@ -37,7 +37,7 @@ static bool parse_range(const char **p, struct log_range *r)
     return r->first >= 0 && r->last >= r->first;
 }
 
-/* With blanks around it, as torchrun takes them. */
+/* Parse one item; blanks around it are allowed, as in torchrun. */
 static bool parse_item(const char **p, struct log_range *r)
 {
     *p += strspn(*p, " ");

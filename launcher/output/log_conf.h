@@ -1,4 +1,4 @@
-/* What the options on output say: types and parsers. Pure. */
+/* The options about output: types and parsers. Pure. */
 #ifndef CRUN_LAUNCHER_LOG_CONF_H
 #define CRUN_LAUNCHER_LOG_CONF_H
 
@@ -19,7 +19,7 @@ struct log_ranks {
 
 enum log_streams { LOG_NONE = 0, LOG_OUT = 1, LOG_ERR = 2, LOG_BOTH = 3 };
 
-/* "3", or per rank "0:1,1:2" as torchrun has it; here also "0-7:3", "g8-15:1" (global ranks) and "*:2" (all). */
+/* "3", or per local rank "0:1,1:2" as in torchrun; also "0-7:3", "g8-15:1" (global ranks) and "*:2" (all). */
 struct log_spec {
     int n;
     struct log_spec_part {
@@ -29,7 +29,8 @@ struct log_spec {
     } v[LOG_RANGES_MAX];
 };
 
-/* "a,b,,c": "a" or "b,c". NULL-terminated, one allocation. */
+/* List of words separated by commas; ",," stands for a comma: "a,b,,c" is "a" and "b,c". NULL-terminated, one
+ * allocation. */
 struct log_words {
     char **v;
 };
@@ -41,59 +42,60 @@ enum log_show { LOG_SHOW_ALL, LOG_SHOW_FIRST_FAILURE };
 struct log_conf {
     const char *dir; /* NULL: no files; LOG_CONF_NOWHERE as well */
     bool dir_chosen; /* by log_conf_settle(): nobody typed it */
-    /* If files are asked for, but not where: a folder of this job's alone in a shared one, "…_XXXXXX"; NULL:
-     * LOG_CONF_DEFAULT_DIR. */
+    /* If files are wanted, but no folder is named: a folder for this job alone inside a shared one, "…_XXXXXX";
+     * NULL: LOG_CONF_DEFAULT_DIR. */
     const char *default_dir;
     bool dir_is_private;    /* .dir is .default_dir */
-    bool only_named;        /* no stream goes to a file that redirects and tee do not name */
+    bool only_named;        /* only streams that redirects and tee name go to files */
     bool prefix;            /* on the console */
     bool prefix_by_default; /* nobody asked for it */
     const char *template;   /* of the prefix */
     struct log_spec redirects, tee;
     struct log_ranks local_ranks, ranks; /* shown on the console */
-    struct log_ranks ptys;               /* ranks of the job whose streams are a terminal of their own; n == 0: none */
+    struct log_ranks ptys;               /* ranks of the job that get a pty; n == 0: none */
     const char *out_filters, *err_filters;
     int layout, color, show;
-    int64_t rotate_bytes, rotate_keep, max_bytes; /* of each file; 0: no limit, all are kept */
+    int64_t rotate_bytes, rotate_keep, max_bytes; /* for each file; 0: no limit, keep all */
     int64_t rate;                                 /* lines per second and rank on the console, 0: no limit */
 };
 
 #define LOG_CONF_NOWHERE "/dev/null" /* torchrun's word for: no files */
-#define LOG_CONF_DEFAULT_DIR "logs"  /* where files are asked for, but not where */
+#define LOG_CONF_DEFAULT_DIR "logs"  /* used if files are wanted, but no folder is named */
 
 /* Parsers for the option table. */
 int log_conf_parse_ranks(const char *text, void *field, struct err *e);
 int log_conf_parse_spec(const char *text, void *field, struct err *e);
 int log_conf_parse_bytes(const char *text, void *field, struct err *e);
 
-/* Contradictions are refused (ERR_USAGE); c->dir becomes what it stands for: NULL where no files are written. */
+/* Check for contradictions (ERR_USAGE), and resolve c->dir: NULL if no files are written. */
 int log_conf_settle(struct log_conf *c, struct err *e);
 
 int log_conf_parse_ptys(const char *text, void *field, struct err *e); /* ranks, "all" or "none" */
 bool log_conf_has_pty(const struct log_conf *c, int rank);
 
-/* Somebody asked for the console to be made of lines, even those of a worker that is alone on it. */
+/* Does an option require that the console gets whole lines, even from a worker that is alone? */
 bool log_conf_asks_for_lines(const struct log_conf *c);
 
-/* Some stream goes to a file and the console. */
+/* Does any stream go to both a file and the console? */
 bool log_conf_tees(const struct log_conf *c);
 
 bool log_ranks_has(const struct log_ranks *r, int rank);
-/* What the last part that names the rank says; LOG_NONE if none does. */
+/* The value of the last part that names the rank; LOG_NONE if none does. */
 int log_spec_of(const struct log_spec *s, int local, int rank);
 
-/* Which of a rank's streams go where; a set of enum log_streams each. A tee outdoes a redirect. */
+/* Where each of a rank's streams goes; each a set of enum log_streams. Tee overrides redirect. */
 struct log_routes {
     int console, file;
 };
 struct log_routes log_conf_routes(const struct log_conf *c, int local, int rank);
 
-/* No line of any worker reaches the console. */
+/* True if no line of any worker reaches the console. */
 bool log_conf_hides_all(const struct log_conf *c);
 
 /* 0, or -ENOMEM. */
 int log_words_split(const char *text, struct log_words *ret);
-bool log_words_match(const struct log_words *w, const char *line, size_t n); /* one of them is part of the line */
+/* true if one of the words is part of the line */
+bool log_words_match(const struct log_words *w, const char *line, size_t n);
 void log_words_free(struct log_words *w);
 
 #endif

@@ -17,13 +17,13 @@ struct log_console {
     uv_loop_t *loop;
     struct log_console_options o;
     struct sink sinks[2]; /* stdout, stderr */
-    struct sink *to[2];   /* both the first where they are one file: lines must not cut into each other */
-    bool open[2];         /* of each sink: the last byte was no end of a line (as it comes) */
+    struct sink *to[2];   /* both are the first if they are one file: lines must not cut into each other */
+    bool open[2];         /* for each sink: the last byte written did not end a line (as it comes) */
     bool color[2];
     bool timed;        /* the prefix holds the time */
     uint64_t left_out; /* lines, in all */
-    bool limited;      /* lines were left out; the timer tells how many */
-    uv_timer_t *timer; /* in memory of its own: it closes later than we are freed */
+    bool limited;      /* lines were dropped; the timer prints how many */
+    uv_timer_t *timer; /* allocated separately, because it closes after we are freed */
 };
 
 static bool colored(const struct log_conf *c, int fd)
@@ -89,11 +89,11 @@ void log_voice_close(struct log_voice *v)
 const struct buf *log_console_prefix(struct log_console *c, struct log_voice *v)
 {
     if (c->timed)
-        render(c, v); /* out of memory: the line has no prefix */
+        render(c, v); /* if memory runs out, the line has no prefix */
     return &v->prefix;
 }
 
-/* A colour for each rank, by turns; of its stderr in bold. */
+/* Add the prefix, in one of the colours by rank; for stderr in bold. */
 static void add_prefix(struct log_console *c, bool is_err, int local, const struct buf *prefix)
 {
     static const char *const colors[] = {"36", "32", "33", "35", "34", "96", "92", "93", "95", "94"};

@@ -1,4 +1,4 @@
-/* The workers' lines on the console: prefixes and colours, rate limit, in front of the sinks. */
+/* Writes the workers' lines to the console: prefixes, colours and rate limit, in front of the sinks. */
 #ifndef CRUN_LAUNCHER_LOG_CONSOLE_H
 #define CRUN_LAUNCHER_LOG_CONSOLE_H
 
@@ -18,8 +18,8 @@ struct log_console;
 struct log_voice {
     bool is_err;
     struct log_prefix_values names;
-    struct buf prefix;     /* rendered; anew for each line if it holds the time */
-    int64_t second, shown; /* the rate limit: a second by the loop's clock, lines shown in it */
+    struct buf prefix;     /* rendered prefix; rendered again for each line if it contains the time */
+    int64_t second, shown; /* rate limit: the current second of the loop's clock, lines shown in it */
     uint64_t left_out;     /* lines since the last one shown */
 };
 
@@ -44,13 +44,14 @@ const struct buf *log_console_prefix(struct log_console *c, struct log_voice *v)
 void log_console_print(struct log_console *c, const char *text, size_t n); /* crun's own, on stderr */
 /* A line of crun's own: "crun: ", the text, newline; at most 1 KiB. */
 void log_console_vprint(struct log_console *c, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
-void log_console_end_round(struct log_console *c); /* whatever waits is shown; the voices are still open */
+void log_console_end_round(struct log_console *c); /* print what is waiting; the streams (voices) stay open */
 void log_console_kick(struct log_console *c);
 bool log_console_full(const struct log_console *c);
 uint64_t log_console_left_out(const struct log_console *c); /* lines, in all */
-/* 0: stdout; 1: stderr, NULL where that is the same file. */
+/* 0: stdout; 1: stderr, NULL if that is the same file. */
 struct sink *log_console_sink(struct log_console *c, int i);
-/* No lines: neither prefix nor end is added. Where it ends within a line, the next of the others begins a new one. */
+/* Print bytes, not lines: no prefix or newline is added. If they end within a line, the next line of others begins
+ * on a new one. */
 void log_console_as_it_comes(struct log_console *c, bool is_err, const char *bytes, size_t n);
 
 #endif

@@ -19,7 +19,7 @@
 static const char *const names[2][LOG_FILE_KINDS] = {{"out", "err", "error.json"},
                                                      {"stdout.log", "stderr.log", "error.json"}};
 
-/* Absolute, because workers get paths below it and may change their folder. */
+/* Plan the paths: absolute, because workers get paths below the root and may change their folder. */
 int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e)
 {
     char here[1024] = "";
@@ -35,13 +35,13 @@ int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *
         return err_set(e, ERR_OUTPUT, "--log-dir: the path is too long");
     size_t n = strlen(l->root);
     l->root[n++] = '/';
-    for (const char *p = run_id; *p; p++) /* one folder a job, and no other job's */
+    for (const char *p = run_id; *p; p++) /* so that each job has a folder of its own */
         n += (size_t)snprintf(l->root + n, sizeof l->root - n, *p == '/' || *p == '%' ? "%%%02X" : "%c", *p);
     strcpy(l->root + n, l->torchrun ? "_XXXXXX" : "");
     return 0;
 }
 
-/* As mkdtemp(3) does, which would make the folder. */
+/* Fill in a random suffix, as mkdtemp(3) does, without making the folder. */
 static void choose_suffix(char *out)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -84,7 +84,7 @@ int log_layout_make_root(const struct log_layout *l, struct err *e)
     return make_private(l->root, e);
 }
 
-/* One of a random name is no link. */
+/* Open the root folder. One with a random name must not be a link. */
 static int open_root(const struct log_layout *l)
 {
     return l->torchrun ? open(l->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW) : path_open_dir(l->root);

@@ -26,7 +26,7 @@ static bool in_name(char c)
     return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-/* The macro whose dollar sign stands at p; *ret_n bytes in all. */
+/* Find the macro whose dollar sign is at p; *ret_n: its length in bytes. */
 static enum macro macro_at(const char *p, size_t *ret_n)
 {
     const bool braces = p[1] == '{';

@@ -1,4 +1,4 @@
-/* What stands before a worker's line on the console: torchrun's template of a prefix, with more macros. Pure. */
+/* The prefix of a worker's line on the console: torchrun's template, with more macros. Pure. */
 #ifndef CRUN_LAUNCHER_LOG_PREFIX_H
 #define CRUN_LAUNCHER_LOG_PREFIX_H
 
@@ -33,7 +33,7 @@ struct log_prefix_values {
 /* ERR_USAGE names the macro that is unknown. */
 int log_prefix_check(const char *text, struct err *e);
 bool log_prefix_uses_time(const char *text);
-/* Append to *out. 0, or an error of buf_add(). */
+/* Render a template, appending to *out. 0, or an error of buf_add(). */
 int log_prefix_render(const char *text, const struct log_prefix_values *v, struct buf *out);
 
 #endif

@@ -17,8 +17,8 @@
 #include "launcher/output/own_texts.h"
 
 #define TEXT_BYTES (16u << 10) /* of one message */
-#define UNHEARD_MS 3000        /* at the end: longer than that a process that lives does not look away */
-#define STOPPED_MS 3000        /* likewise, for what it has to say after a stop signal */
+#define UNHEARD_MS 3000        /* ms at the end: an output process that is alive answers sooner */
+#define STOPPED_MS 3000        /* ms for its last output after a stop signal */
 
 /* The next process gets all anew. */
 static void replace_process(struct logmux *m)
@@ -122,7 +122,7 @@ static void on_hello(struct logmux *m, int64_t pid)
 {
     const bool is_first = m->pid == 0;
     output_out_forget(&m->out);
-    m->waits_for -= m->writes; /* what it was to write is gone with it */
+    m->waits_for -= m->writes; /* the files that it was asked to write are lost with it */
     m->writes = 0;
     if (!is_first)
         print_taken_over(m, pid);
@@ -138,7 +138,8 @@ static void on_hello(struct logmux *m, int64_t pid)
         logmux_say(m, OUTPUT_DROP, 0, 0, NULL, 0);
 }
 
-/* The guardian cannot start one. Workers that write are ended by SIGPIPE: that is better than to wait for ever. */
+/* The guardian cannot start an output process. SIGPIPE ends workers that write, which is better than waiting for
+ * ever. */
 static void on_cut_off(struct logmux *m)
 {
     watch_close(m->watch);
@@ -205,7 +206,7 @@ static void on_readable(void *arg)
         on_cut_off(m);
 }
 
-/* Until done, the deadline, or one of stop_fds is readable. */
+/* Wait until *done, the deadline, or one of stop_fds is readable. */
 static bool wait_for(struct logmux *m, const bool *done, int64_t deadline, const int stop_fds[2])
 {
     while (!*done && !m->is_cut_off) {
@@ -284,7 +285,7 @@ int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_opti
     return open_events(m, e);
 }
 
-/* A process that does not listen is not waited for. */
+/* Flush at the end; do not wait for an output process that does not answer. */
 void logmux_flush(struct logmux *m, int64_t timeout_ms, const int stop_fds[2])
 {
     static const int nobody[2] = {-1, -1};
@@ -304,7 +305,7 @@ void logmux_destroy(struct logmux *m)
 {
     if (!m)
         return;
-    shutdown(m->o.fd, SHUT_WR); /* the output process ends while we still do */
+    shutdown(m->o.fd, SHUT_WR); /* tells the output process to end, while we go on */
     logmux_drop_rounds(m);
     event_lines_destroy(m->lines);
     own_texts_destroy(m->texts);

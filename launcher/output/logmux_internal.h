@@ -1,4 +1,4 @@
-/* What logmux.c, logmux_rounds.c and logmux_words.c share; for them alone. */
+/* Shared by logmux.c, logmux_rounds.c and logmux_words.c; for them alone. */
 #ifndef CRUN_LAUNCHER_LOGMUX_INTERNAL_H
 #define CRUN_LAUNCHER_LOGMUX_INTERNAL_H
 
@@ -9,7 +9,7 @@ struct event_lines;
 struct own_texts;
 struct watch;
 
-/* One that is not known to be read to its end. */
+/* A round that was sent to the output process, and may not be read to its end yet. */
 struct sent_round {
     struct sent_round *next;
     uint64_t id;
@@ -21,8 +21,8 @@ struct sent_round {
 
 struct asked {
     bool is_asked;
-    int question; /* its number: a late answer belongs to an earlier one */
-    char *paths;  /* of the error record and the core, as OUTPUT_TELL has them; NULL: none */
+    int question; /* number of the question; a late answer carries an earlier one */
+    char *paths;  /* paths of error record and core file, as OUTPUT_TELL sends them; NULL: none */
     size_t n_paths;
     struct logmux_words words;
 };
@@ -33,7 +33,7 @@ struct logmux {
     struct output_out out;
     struct watch *watch;
     int64_t pid;      /* of the process that knows everything, 0: none */
-    int64_t given_up; /* pid of one that was ended, because it does not know everything */
+    int64_t given_up; /* pid of an output process that was ended because it missed a message */
     bool is_cut_off;  /* there will be none */
     bool flushes, drops, is_heard, is_flushed;
     struct sent_round *first, *last;
@@ -46,7 +46,7 @@ struct logmux {
     struct event_lines *lines; /* NULL: there is no event log */
     bool events_are_open;
     struct err events_error;
-    int questions;                 /* asked so far: the number of the newest */
+    int questions;                 /* number of the newest question */
     int waits_for;                 /* answers */
     int writes;                    /* of them: files */
     struct asked *asked;           /* max_workers */
@@ -62,7 +62,7 @@ void logmux_say(struct logmux *m, enum output_word word, uint64_t round, int64_t
 
 /* --- logmux_rounds.c */
 
-void logmux_send_rounds(struct logmux *m); /* all that is known of them, to a process that knows nothing */
+void logmux_send_rounds(struct logmux *m); /* send all that is known of the rounds to a new output process */
 void logmux_drop_rounds(struct logmux *m);
 void logmux_on_ended(struct logmux *m, uint64_t id);
 void logmux_on_opened(struct logmux *m, const struct output_message *a);

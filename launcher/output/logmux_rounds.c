@@ -17,7 +17,7 @@ static void send_round(struct logmux *m, const struct sent_round *r)
     logmux_say(m, OUTPUT_ROUND, r->id, 0, &r->what, sizeof r->what);
 }
 
-/* Where no file is to be opened, the answer comes first: workers wait for it. */
+/* Send the pipes. If no file has to be opened, report that first: workers wait for it. */
 static void send_streams(struct logmux *m, const struct sent_round *r)
 {
     const bool has_files = r->what.layout.root[0];
@@ -77,7 +77,7 @@ static struct sent_round *current(const struct logmux *m)
     return m->last && m->last->id == m->rounds && !m->last->is_ended ? m->last : NULL;
 }
 
-/* A terminal for both streams; what stands for stderr is at its end. */
+/* Make a pty for both streams; the pipe that stands for stderr is at its end. */
 static int add_pty(struct sent_round *r, int local, int ret_fds[2], struct err *e)
 {
     int none[2];
@@ -156,7 +156,7 @@ void logmux_end_round(struct logmux *m)
     m->opened = NULL;
     if (!r)
         return;
-    if (!r->is_handed_over) /* it never came to workers; their pipes hold nothing */
+    if (!r->is_handed_over) /* it was never given to workers; its pipes are empty */
         close_pipes(r);
     r->is_ended = true;
     send_end(m, r);

@@ -1,4 +1,4 @@
-/* What workers left, and files that the output process writes for the agent. */
+/* Gets what failed workers left, and has files written by the output process for the agent. */
 #include "launcher/output/logmux_internal.h"
 
 #include <stdlib.h>

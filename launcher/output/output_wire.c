@@ -27,7 +27,7 @@ struct output_waiting {
     char body[];
 };
 
-/* 0; -EAGAIN; what else goes wrong is the other end's death, which is detected otherwise. */
+/* Send a message now: 0; -EAGAIN. Other errors mean that the other end is dead, which is detected elsewhere. */
 static int send_now(int fd, const struct output_head *head, const void *body, size_t n, const int *fds, int n_fds)
 {
     const struct iovec parts[2] = {{(void *)head, sizeof *head}, {(void *)body, n}};
@@ -148,7 +148,7 @@ static void setup_strings(struct output_setup *s, const char **ret[STRINGS])
     memcpy(ret, strings, sizeof strings);
 }
 
-/* Each as a byte that tells whether it is there, its bytes, and a NUL. */
+/* Pack the strings: for each a byte that tells whether it exists, its bytes, and a NUL. */
 int output_setup_pack(const struct output_setup *s, struct buf *out)
 {
     struct output_setup copy = *s;

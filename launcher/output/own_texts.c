@@ -8,9 +8,9 @@
 #include "common/base/clock.h"
 #include "launcher/output/output_wire.h"
 
-#define ROUND_BYTES 512 /* of one write: what writable means at least */
+#define ROUND_BYTES 512 /* bytes of one direct write: poll(2)'s "writable" promises at least that many */
 
-/* One that nobody is known to have taken. */
+/* A text that no process is known to have taken yet. */
 struct text {
     struct text *next;
     uint64_t number;

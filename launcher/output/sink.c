@@ -14,13 +14,13 @@
 #include "common/base/clock.h"
 #include "launcher/base/watch.h"
 
-/* A terminal may take less than a pipe before it blocks, although poll(2) calls it writable. */
+/* bytes: a terminal may block after fewer than a pipe, although poll(2) calls it writable */
 #define TERMINAL_BYTES 256
-#define SOCKET_BYTES (32u << 10) /* more than a datagram may hold is refused */
+#define SOCKET_BYTES (32u << 10) /* bytes: a socket refuses more than a datagram can hold */
 
 static void on_writable(void *arg);
 
-/* libuv sets O_NONBLOCK on what it polls, but an epoll descriptor around it is ours alone. */
+/* Watch an inherited descriptor through an epoll of our own: libuv would set O_NONBLOCK on the descriptor itself. */
 static int watch_inherited(struct sink *s, uv_loop_t *loop)
 {
     struct epoll_event ev = {.events = EPOLLOUT};
@@ -99,7 +99,7 @@ void sink_add(struct sink *s, const void *data, size_t n)
         s->dropped += n;
 }
 
-/* As write(2) on a descriptor that does not block. */
+/* Like write(2) on a non-blocking descriptor. */
 static ssize_t write_now(struct sink *s, const char *data, size_t n)
 {
     struct pollfd p = {.fd = s->fd, .events = POLLOUT};

@@ -85,7 +85,7 @@ static int rank_of(pid_t pid, const struct failure_worker *all, int n)
     return -1;
 }
 
-/* The kernel's report, where it can be read, is about this very death; the group's files have what they have by now. */
+/* The kernel's log, if readable, is about this death; the group's files have the totals so far. */
 char *causes_memory(const struct causes *c, const struct oom_kills *k, const struct failure_worker *w,
                     const struct failure_worker *all, int n, char out[CAUSES_TEXT_MAX])
 {
@@ -145,7 +145,7 @@ const char *causes_words(const struct failure_worker *w, const char *message, co
         return out;
     }
     if (w->ending.signaled && w->ending.value != SIGABRT)
-        return NULL; /* its words are older than what ended it */
+        return NULL; /* its last words are older than what ended it */
     const char *found = find_words(message, out);
     return found ? found : find_words(last_line, out);
 }

@@ -88,7 +88,7 @@ void core_path_expand(const char *pattern, bool uses_pid, const struct core_fact
     struct text t = {.p = out, .cap = cap};
     out[0] = '\0';
     if (pattern[0] == '|' || (!pattern[0] && !uses_pid))
-        return; /* a program takes it and knows where it is; or none is written */
+        return; /* a program handles cores, and knows where it puts them; or none is written */
     if (pattern[0] != '/')
         append(&t, "%s/", f->folder);
     for (const char *p = pattern; *p; p++) {

@@ -1,4 +1,4 @@
-/* Where the kernel put a core: /proc/sys/kernel/core_pattern as core(5) has it. */
+/* Where the kernel writes a core file, from /proc/sys/kernel/core_pattern (see core(5)). */
 #ifndef CRUN_LAUNCHER_CORE_PATH_H
 #define CRUN_LAUNCHER_CORE_PATH_H
 
@@ -15,11 +15,11 @@ struct core_facts {
     long long time;     /* seconds since 1970 */
 };
 
-/* Pure. A path; "" where no file is written, or a program is given the core and knows where it is. What cannot be known
- * of a dead process stays as it stands. */
+/* Pure. The path; "" if no file is written, or a program gets the core. Fields that cannot be known for a dead
+ * process are left as they are. */
 void core_path_expand(const char *pattern, bool uses_pid, const struct core_facts *f, char *out, size_t cap);
 
-/* By this system's settings; "" too if they cannot be read. Looks for no file. */
+/* The same with this system's settings; "", too, if they cannot be read. Does not look for the file. */
 void core_path_name(const struct core_facts *f, char *out, size_t cap);
 
 #endif

@@ -14,7 +14,7 @@
 #include "common/json/json.h"
 #include "launcher/report/causes.h"
 
-/* Workers that a report names after the culprit; the rest is counted. */
+/* Number of workers that a report names after the culprit; the rest is only counted. */
 #define OTHERS_MAX 32
 
 bool failure_is(const struct failure_worker *w)
@@ -33,7 +33,7 @@ int failure_first(const struct failure_worker *w, int n)
 
 /* --- one worker */
 
-/* Control bytes and what is no UTF-8 become '?'. */
+/* Add a text; control bytes and bytes that are not UTF-8 become '?'. */
 static bool add_text(cJSON *o, const char *name, const char *text)
 {
     if (!text)
@@ -48,7 +48,7 @@ static bool add_text(cJSON *o, const char *name, const char *text)
     return added;
 }
 
-/* The last whole lines that fit; of a single longer one its end. */
+/* The last whole lines that fit; if the last one alone is too long, its end. */
 static const char *cut_tail(const char *text, size_t n)
 {
     if (n <= FAILURE_TAIL_BYTES)
@@ -146,12 +146,12 @@ bool failure_merge(cJSON *all, const char *text, size_t n, bool *ret_final)
     return understood;
 }
 
-/* What a failure is sorted by: a job of thousands of ranks may lose them all at once. */
+/* The key by which failures are sorted: thousands of ranks may fail at once. */
 struct place {
     cJSON *o;
     bool is_culprit;
     double time;
-    int at; /* those of a node stand in the order of their deaths already */
+    int at; /* position; failures of a node are already in the order of deaths */
 };
 
 static int by_place(const void *a, const void *b)
@@ -182,7 +182,7 @@ void failure_sort(cJSON *all, int culprit)
 
 /* --- as text */
 
-/* Whatever another node sent must not steer a terminal, nor pass for lines of ours: further lines are indented. */
+/* Indent further lines: a text of another node must not control the terminal, or look like a line of crun's. */
 static int add_shown(struct buf *out, const char *text)
 {
     for (const char *line = text;; line++) {
@@ -284,7 +284,7 @@ static int render_head(const struct failure_job *j, const cJSON *culprit, struct
     if (culprit && !(j->cause[0] && strncmp(json_str_or(culprit, "ending", ""), "hung ", 5) == 0)) {
         TRY(buf_printf(out, "rank %d ", json_int_or(culprit, "rank", -1)));
         TRY(add_shown(out, json_str_or(culprit, "ending", "")));
-    } else { /* of a hang it says whether others stand there as well */
+    } else { /* for a hang it also says whether others wait in the same place */
         TRY(add_shown(out, j->cause));
     }
     TRY(buf_printf(out, "\n  job       %s, round %llu, ", j->run_id, (unsigned long long)j->round));
@@ -294,7 +294,8 @@ static int render_head(const struct failure_job *j, const cJSON *culprit, struct
     return buf_printf(out, "%d of %d restarts used\n", j->restarts, j->max_restarts);
 }
 
-/* What the rendezvous blames may have reported nothing: its node died. */
+/* The first failure, if it is the rank that the rendezvous blames. That rank may have reported nothing, because its
+ * node died. */
 static const cJSON *culprit_of(const struct failure_job *j, const cJSON *all)
 {
     const cJSON *first = all->child;
@@ -363,7 +364,7 @@ char *failure_json_short(const struct failure_job *j, const cJSON *all, size_t m
     return text;
 }
 
-/* torchrun's code of a process that a signal ended is the signal's number, negative. */
+/* For a process that a signal ended, torchrun's exit code is the negative signal number. */
 static int torchrun_code(const cJSON *w)
 {
     const int code = json_int_or(w, "exit_code", -1);

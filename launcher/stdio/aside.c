@@ -8,8 +8,7 @@
 
 #include "common/net/fds.h"
 
-/* From what the kernel knows already: to ask the disk may mean to wait for it, as fstat(2), isatty(3) and even poll(2)
- * do. */
+/* Uses only what the kernel has in memory: fstat(2), isatty(3) and even poll(2) may ask the disk, and wait for it. */
 bool aside_is_file(int fd, struct statx *ret)
 {
     *ret = (struct statx){0};

@@ -8,7 +8,7 @@
 
 void console_try(const char *fmt, ...)
 {
-    char line[1024]; /* below PIPE_BUF: a pipe that is writable takes all of it */
+    char line[1024]; /* below PIPE_BUF, so that a writable pipe accepts all of it */
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
     va_list ap;
     va_start(ap, fmt);

@@ -1,4 +1,4 @@
-/* Standard output and error as files: put aside, and written by threads (console_file.h). */
+/* Standard output and error that are files: put aside, and written by threads (console_file.h). */
 #include "launcher/stdio/console_file.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ void console_files_open(struct console_file f[CONSOLE_FILES], struct console_fil
         open_one(&f[0], STDOUT_FILENO);
     if (is_err && is_out && out.stx_ino == err.stx_ino && out.stx_dev_major == err.stx_dev_major &&
         out.stx_dev_minor == err.stx_dev_minor)
-        f[1].in = f[0].in; /* one pipe: lines must not cut into each other */
+        f[1].in = f[0].in; /* one pipe for both, so that lines do not cut into each other */
     else if (is_err)
         open_one(&f[1], STDERR_FILENO);
 }
@@ -83,11 +83,11 @@ bool console_files_exist(const struct console_file f[CONSOLE_FILES])
 struct writer {
     struct console_file_page *page;
     int file;
-    char last;    /* byte of the file that was written here; at first as at the end of a line */
-    bool is_torn; /* the begin of a line was lost, its end has not come */
+    char last;    /* last byte written to the file; initially a newline */
+    bool is_torn; /* the beginning of a line was lost, and its end has not come */
 };
 
-/* As write(2); why it fails stays in the page. */
+/* Like write(2); the page keeps the errno. */
 static ssize_t put(struct writer *w, const char *data, size_t n)
 {
     ssize_t written;
@@ -110,7 +110,7 @@ static void lose(struct writer *w, const char *data, size_t n)
     atomic_fetch_add(&w->page->lost, n);
 }
 
-/* The file says what it did not take, once it takes something again. */
+/* Once the file accepts bytes again, write into it how many it has lost. */
 static bool tell_lost(struct writer *w)
 {
     char text[256];
@@ -125,7 +125,7 @@ static bool tell_lost(struct writer *w)
     return true;
 }
 
-/* The rest of a line whose begin was lost. */
+/* Number of bytes that belong to a line whose beginning was lost. */
 static size_t torn_bytes(const struct writer *w, const char *data, size_t n)
 {
     const char *end = w->is_torn ? memchr(data, '\n', n) : NULL;
@@ -202,7 +202,7 @@ static void *run_writing(void *arg)
     const int kept[] = {w->f->kept, w->f->out, w->end_fd, w->gone_fd};
     apart_keep(kept, 4);
     if (console_file_write(w->f, w->end_fd) < 0)
-        _exit(1); /* the next process may have room for it */
+        _exit(1); /* there may be room for it in the next process */
     eventfd_write(w->gone_fd, 1);
     return NULL;
 }

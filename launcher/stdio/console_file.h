@@ -1,20 +1,20 @@
-/* Standard output or standard error where it is a regular file: `crun ... >log 2>&1`.
+/* Standard output or standard error that is a regular file: `crun ... >log 2>&1`.
  *
- * A process that ends closes what it has open, and a disk that hangs makes it wait there (close(2) flushes), before
- * anybody hears of its end. So nobody whose end is waited for has such a file open:
+ * A process that ends closes its files, and a disk that hangs blocks it there (close(2) flushes) before anybody learns
+ * of its end. So no process whose end is waited for has such a file open:
  *
  *     guardian, deputy, agent, output process ──pipe──► a thread of the output process ──► the file
  *                                                            │
  *                         a socket in whose queue it lies ───┘
  *
- *   - the thread has descriptors of its own (apart.h): a duplicate of what was put aside (aside.h), as has the thread
- *     of a process after this one;
- *   - to all others it is as `crun ... | cat >log`. A disk that hangs is a console that does not read;
- *   - what the file does not take (a full disk) is counted, and the job goes on; when there is room again the file says
- *     how much is missing, and goes on with a whole line;
- *   - in the end a disk that moves is waited for, else what is left is lost, and that is logged.
+ *   - the thread has descriptors of its own (apart.h): a duplicate of the file that was put aside (aside.h). The thread
+ *     of a later output process takes another duplicate;
+ *   - to all other processes it looks like `crun ... | cat >log`: a disk that hangs is a console that does not read;
+ *   - bytes that the file does not accept (a full disk) are counted, and the job goes on; when there is room again, the
+ *     file says how many are missing, and continues with a whole line;
+ *   - at the end crun waits for a disk as long as it makes progress; otherwise the rest is lost, and that is logged.
  * Until the job begins (console_files_enter()) the agent has the file itself: `crun --help >/full/disk` fails as any
- * program does. Where a file cannot be put aside, for want of descriptors, it stays where it is. */
+ * program does. If a file cannot be put aside, for lack of descriptors, it stays where it is. */
 #ifndef CRUN_LAUNCHER_CONSOLE_FILE_H
 #define CRUN_LAUNCHER_CONSOLE_FILE_H
 
@@ -22,49 +22,51 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CONSOLE_FILES 2      /* stdout and stderr; where both are one file, the first has them both */
-#define CONSOLE_FILE_MS 2000 /* in the end, for a disk that does not move */
+#define CONSOLE_FILES 2      /* stdout and stderr; if both are one file, the first entry is for both */
+#define CONSOLE_FILE_MS 2000 /* ms at the end for a disk that makes no progress */
 
 /* Shared with whoever writes; zeroed. */
 struct console_file_page {
-    _Atomic int64_t since_ms;  /* when it began with what it is at now; 0: with nothing */
+    _Atomic int64_t since_ms;  /* when the present write began; 0: none is in progress */
     _Atomic uint64_t held;     /* bytes that it is at */
     _Atomic uint64_t lost;     /* bytes that the file did not take */
-    _Atomic uint64_t reported; /* of these, so many are reported in the file itself */
-    _Atomic int error;         /* errno: why, or why what it took last may be lost; the newest */
+    _Atomic uint64_t reported; /* how many of the lost bytes the file itself reports */
+    _Atomic int error;         /* the newest errno: why bytes were lost, or why bytes written last may be lost */
 };
 
 struct console_file {
-    int kept;    /* the socket; -1: this is no file, or the other one has it */
+    int kept;    /* the socket; -1: this is not a file, or the other entry has it */
     int in, out; /* the pipe; -1: descriptor 1 or 2 is as crun was started with it */
     struct console_file_page *page;
 };
 
-/* In the guardian, before it forks: look what descriptors 1 and 2 are, which waits for no disk, and put files aside. */
+/* In the guardian, before it forks: find out what descriptors 1 and 2 are, without waiting for a disk, and put files
+ * aside. */
 void console_files_open(struct console_file f[CONSOLE_FILES], struct console_file_page pages[CONSOLE_FILES]);
 
-/* In a process that neither writes nor starts one that does: gives up what is kept for these. */
+/* In a process that does not write, nor starts one that does: close what is kept for these files. */
 void console_files_leave(const struct console_file f[CONSOLE_FILES]);
 
-/* From now on descriptors 1 and 2 of this process are the pipes, where they were files. keeps_stdin: a standard input
- * that is a file stays (stdin_file.h); else it is /dev/null. */
+/* From now on descriptors 1 and 2 of this process are the pipes, if they were files. keeps_stdin: a standard input
+ * that is a file stays open (stdin_file.h); otherwise it becomes /dev/null. */
 void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_stdin);
 
 /* One of the two is a file. */
 bool console_files_exist(const struct console_file f[CONSOLE_FILES]);
 
-/* Until the pipe is at its end, or empty and end_fd is readable. -errno: the file cannot be had. */
+/* Write to the file until the pipe is at its end, or until it is empty and end_fd is readable. -errno: the file
+ * cannot be taken. */
 int console_file_write(const struct console_file *f, int end_fd);
 
-/* In the output process: a thread for each file. end_fd, an eventfd: nothing will be written any more; gone_fd, an
- * eventfd: counts the threads that are done. f stays. How many there are; -errno. */
+/* In the output process: start a thread for each file. end_fd: eventfd that tells that nothing more will be written;
+ * gone_fd: eventfd that counts threads that are done. f must stay. Returns the number of threads; -errno. */
 int console_files_start(const struct console_file f[CONSOLE_FILES], int end_fd, int gone_fd);
 
-/* Bytes that files did not take, of both. */
+/* Bytes that both files together did not accept. */
 uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES]);
-/* Bytes that are on their way to the file. */
+/* Bytes on their way to the file. */
 uint64_t console_file_waiting(const struct console_file *f);
-/* How long to wait for what was notified to end at notified_ms (clock_ms()); 0: no longer. */
+/* How long to wait for an end that was announced at notified_ms (clock_ms()); 0: no longer. */
 int console_file_patience_ms(const struct console_file *f, int64_t notified_ms);
 
 #endif

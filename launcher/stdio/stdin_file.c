@@ -1,4 +1,4 @@
-/* A file as standard input, passed on through a pipe (stdin_file.h). */
+/* A file as standard input, copied into a pipe by a thread (stdin_file.h). */
 #include "launcher/stdio/stdin_file.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ int stdin_file_open(void)
     return kept < 0 ? -1 : kept;
 }
 
-/* What was read at the file's place. False: nobody reads it. */
+/* Write bytes of the file into the pipe. False: nobody reads it. */
 static bool pass_on(int file, int pipe, const char *data, size_t n)
 {
     while (n > 0) {
@@ -47,7 +47,7 @@ static bool pass_on(int file, int pipe, const char *data, size_t n)
     return true;
 }
 
-/* Why it ends early, an errno; 0: at its end. */
+/* Copy all. Returns the errno that ended it early; 0: end of file. */
 static int pass_all(int kept)
 {
     char bytes[BYTES];

@@ -1,4 +1,4 @@
-/* The workers of a node: their states, their deaths, and their end (group.h). */
+/* The workers of a node: their states, how their ends are handled, and how they are ended (group.h). */
 #include "launcher/base/oom.h"
 #include "launcher/workers/group_internal.h"
 
@@ -57,8 +57,8 @@ int group_watch_child(struct group *g, struct child *c)
     return epoll_ctl(g->deaths_fd, EPOLL_CTL_ADD, c->pidfd, &ev) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* Taken out by hand: a process between fork and exec has copies of our descriptors, and close(2) alone would not do it
- * then. */
+/* Remove a child from the epoll explicitly: a process between fork and exec has copies of our descriptors, so
+ * close(2) alone would not do it. */
 static void unwatch_child(struct group *g, struct child *c)
 {
     epoll_ctl(g->deaths_fd, EPOLL_CTL_DEL, c->pidfd, NULL);
@@ -83,7 +83,8 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->loop = loop;
     g->o = *o;
     g->status_fd = g->notify_fd = -1;
-    g->memory_fd = memfd_create("crun-memory", MFD_CLOEXEC); /* without it workers find that there is none */
+    /* if it fails, workers find that there is no such memory */
+    g->memory_fd = memfd_create("crun-memory", MFD_CLOEXEC);
     g->in_fd = o->has_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->out_fd = o->terminal_group && o->terminal_out ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -112,11 +113,11 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
 
 /* --- deaths */
 
-/* Orphans of our workers became our children: reap them. A worker met here is left to its own watch, which comes here
- * again. */
+/* Reap orphans of our workers, which became our children. If a worker turns up here, its own watch handles it, and
+ * then calls this again. */
 void group_reap_orphans(struct group *g)
 {
-    while (!g->launch) { /* of a process just made nobody knows yet whose it is */
+    while (!g->launch) { /* during a launch it is not known yet to whom a new process belongs */
         siginfo_t info = {0};
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
             return;
@@ -135,10 +136,10 @@ static void on_death(struct group *g, struct child *c)
     int64_t woken = clock_ns();
     siginfo_t info;
 
-    group_on_status(g); /* an exec that failed is known before its process ends, and says more than its exit code */
+    group_on_status(g); /* a failed exec is known before its process ends, and tells more than the exit code */
     const int rc = group_wait_worker(w, &info, 0);
     if (rc == 0 && info.si_pid == 0) {
-        unwatch_child(g, c); /* dead, but its debugger comes first; SIGCHLD will tell when it is our turn */
+        unwatch_child(g, c); /* dead, but a debugger must reap it first; SIGCHLD tells when it is our turn */
         return;
     }
     if (rc < 0) { /* whatever it was, no success */
@@ -161,8 +162,9 @@ static void on_death(struct group *g, struct child *c)
     }
     g->o.events.ended(g->o.arg, c->local, woken);
     c->held = false;
-    if (g->state == GROUP_KEPT && group_held(g) == 0) { /* the last of those that waited for a round */
-        group_drop_spares(g);                           /* they would hold the pipes open */
+    /* the last of the workers that were held for a round has gone */
+    if (g->state == GROUP_KEPT && group_held(g) == 0) {
+        group_drop_spares(g); /* they would hold the pipes open */
         group_set(g, GROUP_GONE);
         group_end_output(g);
     }
@@ -170,8 +172,8 @@ static void on_death(struct group *g, struct child *c)
     group_check_gone(g);
 }
 
-/* One at a time: handling a death may end the round, and what the kernel reported of others would then be about the
- * dead. */
+/* Handle deaths one at a time: handling one may end the round, and further reports of the kernel would be about
+ * workers that are gone. */
 static void on_deaths(void *arg)
 {
     struct group *g = arg;
@@ -220,7 +222,7 @@ void group_finish_round(struct group *g, const char *left)
 {
     group_set(g, GROUP_LEFT); /* no spare is started any more */
     uv_timer_stop(&g->rescan);
-    group_on_status(g); /* workers may be gone before the loop came to these */
+    group_on_status(g); /* workers may have ended before the loop read the status pipe */
     group_on_notify(g);
     group_close_status(g);
     uv_timer_stop(&g->late);
@@ -234,7 +236,8 @@ void group_finish_round(struct group *g, const char *left)
         g->o.events.gone(g->o.arg);
 }
 
-/* As long as it took, nothing of the kind again: what else the loop has to do comes first. */
+/* Look for processes that are left, and kill them. Afterwards pause as long as the look took: the loop has other
+ * work. */
 static void sweep(struct group *g)
 {
     const int64_t begun = clock_ms();
@@ -252,7 +255,7 @@ static void sweep(struct group *g)
     g->sweep_ms = 2 * clock_ms() - begun;
 }
 
-/* Dead for us, and a debugger's to reap first: it may take its time. */
+/* Are only dead processes left that a debugger must reap first? It may take its time. */
 static bool only_held_dead_are_left(const struct group *g)
 {
     return !g->launch && g->dead_ms && clock_ms() - g->dead_ms >= TREE_DEAD_MS && tree_is_dead();
@@ -269,7 +272,7 @@ void group_rescan_in(struct group *g, int64_t ms)
     uv_timer_start(&g->rescan, on_rescan, ms > TREE_RESCAN_MS ? (uint64_t)ms : TREE_RESCAN_MS, 0);
 }
 
-/* Somebody is left: killed as often as it takes, because a process may be born while we read /proc. */
+/* If a process is left, kill again, as often as it takes: one may be born while we read /proc. */
 void group_check_gone(struct group *g)
 {
     if (!group_state_clears(g->state))
@@ -325,7 +328,7 @@ void group_clear(struct group *g, bool keep)
     g->sweep_ms = g->clear_deadline - g->o.kill_ms;
     g->dead_ms = 0;
     if (g->state == GROUP_CLEARING && !tree_empty() && cgroup_kill(g->o.cgroup))
-        g->sweep_ms += TREE_RESCAN_MS; /* only who left the cgroup is left then */
+        g->sweep_ms += TREE_RESCAN_MS; /* then only processes that left the cgroup remain */
     group_check_gone(g);
 }
 

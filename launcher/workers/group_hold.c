@@ -1,4 +1,4 @@
-/* Workers that outlive their round, and warm spares that take the places of those that do not (workers/group.h). */
+/* Workers that outlive their round, and warm spares, which replace those that do not (workers/group.h). */
 #include "launcher/workers/group_internal.h"
 
 #include <ctype.h>
@@ -32,7 +32,7 @@ void group_warm_up(struct group *g)
     bool missing = false;
     if (g->launch || g->paused || g->state != GROUP_RUNNING)
         return;
-    if (g->status_fd >= 0) /* the workers' own start is to be reported first; then this is called again */
+    if (g->status_fd >= 0) /* the workers' own start must be reported first; then this is called again */
         return;
     for (int i = g->o.workers; i < group_slots(g); i++) {
         if (g->children[i].page)
@@ -44,8 +44,8 @@ void group_warm_up(struct group *g)
         logmux_print(g->o.mux, "no warm spares: %s", e.text);
 }
 
-/* One that ended by itself keeps its page, so that no other one is started in this round: it would end the same
- * way. */
+/* A spare ended. If it ended by itself it keeps its page, so that no other one is started in this round, which would
+ * end in the same way. */
 void group_spare_ended(struct group *g, struct child *c)
 {
     char text[ENDING_TEXT_MAX];
@@ -68,7 +68,7 @@ void group_drop_spares(struct group *g)
         }
 }
 
-/* It has come so far as to wait for a round, and would go on: nobody has stopped it. */
+/* Is a spare usable? It waits for a round, and nobody has stopped it. */
 static bool is_ready(const struct group *g, int slot)
 {
     const struct child *c = &g->children[slot];
@@ -78,7 +78,7 @@ static bool is_ready(const struct group *g, int slot)
            tolower(proc_state(g->workers[slot].pid)) != 't';
 }
 
-/* The pipes of the worker whose place it takes. */
+/* Send the spare the pipes of the worker whose place it takes. */
 static bool gives_pipes(const struct child *spare, const int pipes[2])
 {
     const struct iovec byte = {"", 1};
@@ -103,7 +103,7 @@ static void move(struct group *g, int slot, int local)
     roster_move(g->o.roster, slot, local);
     from->page = NULL;
     from->error_path = NULL;
-    close(from->stdio_fd); /* what was sent is there to be taken */
+    close(from->stdio_fd); /* what was sent can still be received */
     from->wake_fd = from->stdio_fd = from->pidfd = -1;
     g->workers[slot] = (struct failure_worker){.rank = -1};
 }
@@ -120,7 +120,7 @@ void group_use_spares(struct group *g)
             move(g, slot, i);
         slot++;
     }
-    for (int k = g->o.workers; k < group_slots(g); k++) /* those that ended are started again with the round */
+    for (int k = g->o.workers; k < group_slots(g); k++) /* spares that ended are started again with the round */
         if (g->children[k].page && !group_is_there(&g->workers[k]))
             group_drop_page(&g->children[k]);
 }
@@ -147,7 +147,8 @@ bool group_can_grow(const struct group *g)
     return g->o.holds && g->n > 0;
 }
 
-/* The reason is none again only when the next round is published: whoever has it was notified already. */
+/* Ask a worker to let go. The reason stays until the next round is published; a worker that has it was asked
+ * already. */
 static void hold(struct child *c)
 {
     if (atomic_load(&c->page->stop_reason) == CRUN_STOP_HOLD)
@@ -251,7 +252,8 @@ static bool others_have_ended(const struct group *g)
     return true;
 }
 
-/* One look may miss who changes its parent meanwhile; without /proc nobody but the workers is known. */
+/* Kill all processes except held workers. One look may miss a process that changes its parent meanwhile, so look
+ * twice; without /proc only the workers are known. */
 void group_check_rest(struct group *g)
 {
     pid_t *kept = calloc((size_t)group_slots(g), sizeof *kept);

@@ -1,4 +1,4 @@
-/* What the files of the group share; for them alone. */
+/* Shared by the files of the group; for them alone. */
 #ifndef CRUN_LAUNCHER_GROUP_INTERNAL_H
 #define CRUN_LAUNCHER_GROUP_INTERNAL_H
 
@@ -14,21 +14,21 @@ struct watch;
 struct child {
     int local;
     int pidfd;      /* -1: none */
-    bool guest;     /* in a process group that is not its own */
+    bool guest;     /* in a process group that is not its own (the terminal's) */
     bool reads;     /* crun's standard input */
     bool pty;       /* has a terminal of its own */
     pid_t stop_pid; /* the process that those below are about */
     bool stopped;
-    bool stop_unsaid;       /* it is stopped, and that is to be reported when a pause is over */
+    bool stop_unsaid;       /* it was stopped; to be printed when the pause is over */
     int stop_signal;        /* that stopped it last */
     struct repeat stops;    /* reports of its stops */
-    struct crun_page *page; /* mapped until the next round begins, or the agent is gone */
-    int out[2];             /* the worker's ends of its pipes, until it is started; -1: none */
-    int keep[2];            /* the same, for who takes its place in a later round; -1: none */
-    int wake_fd;            /* eventfd that the worker waits for (crun_page.h); -1: none */
+    struct crun_page *page; /* mapped until the next round begins, or the agent ends */
+    int out[2];             /* the worker's ends of its pipes until it is started; -1: none */
+    int keep[2];            /* copies of them for the process that takes its place in a later round; -1: none */
+    int wake_fd;            /* eventfd that the worker polls (crun_page.h); -1: none */
     bool held;              /* has let go of the round */
-    int stdio_fd;           /* of a spare: a socket that brings it pipes; -1: none */
-    char *error_path;       /* where it is to leave its error record; lives as long as the page; NULL: nowhere */
+    int stdio_fd;           /* of a spare: socket over which it gets its pipes; -1: none */
+    char *error_path;       /* path for its error record, valid as long as the page; NULL: none */
 };
 
 struct group {
@@ -37,33 +37,33 @@ struct group {
     struct group_options o;
     int null_fd;
     int in_fd, out_fd; /* of the terminal, -1: not the worker's */
-    int status_fd;     /* our end of the exec status pipe; -1: all execs are known */
+    int status_fd;     /* our end of the exec status pipe; -1: the results of all execs are known */
     struct watch *status;
     int notify_fd; /* eventfd that all workers write; -1: none */
-    int memory_fd; /* crun_node_memory() of all workers, of all rounds; -1: none */
+    int memory_fd; /* crun_node_memory(), of all workers and rounds; -1: none */
     struct watch *notify;
-    bool progressed;  /* the first step of the round is reported */
+    bool progressed;  /* the first step of the round has been reported */
     int64_t begun_ns; /* of the round */
-    int deaths_fd;    /* epoll of all pidfds, in the order of deaths */
+    int deaths_fd;    /* epoll of all pidfds; it reports them in the order of deaths */
     struct watch *deaths_watch;
     uv_timer_t rescan;
-    uv_timer_t late;  /* OPENING: its log files are not open yet; RUNNING: spares are not started yet */
-    uv_timer_t pause; /* until a stop that is not reported yet may be */
+    uv_timer_t late;  /* OPENING: log files are not open yet; RUNNING: spares are not started yet */
+    uv_timer_t pause; /* runs until a stop of a worker may be printed */
     int open_handles; /* the timers */
     struct spawn_thread *spawner;
-    struct launch *launch;  /* the processes are being made; NULL: they are not */
+    struct launch *launch;  /* the launch in progress; NULL: none */
     uint64_t forward;       /* signals that came meanwhile: bit signo - 1 */
-    struct group_stop stop; /* STOPPING: to those that are being made as well, once they are */
-    int looks;              /* in a row that found nobody else, or all stopped */
+    struct group_stop stop; /* STOPPING: also for processes that are still being made */
+    int looks;              /* consecutive looks that found no other process, or all stopped */
     bool warming;           /* what is being launched is spares */
     bool paused;            /* by group_pause() */
-    bool pause_typed;       /* those with the terminal stop and go on by themselves */
+    bool pause_typed;       /* workers with the terminal stop and continue by themselves */
     int64_t pause_deadline;
-    bool goes_on;  /* some of the round's workers are of an earlier one */
-    bool unshared; /* a worker has no page to share, and that is reported */
+    bool goes_on;  /* some workers of the round are of an earlier one */
+    bool unshared; /* a worker has no shared page, and that has been printed */
     int64_t clear_deadline;
     int64_t sweep_ms; /* no look at /proc before this */
-    int64_t dead_ms;  /* since then nobody was seen alive, 0: somebody was */
+    int64_t dead_ms;  /* since when no process was seen alive; 0: one was */
     unsigned deaths;
     int n; /* workers started in this round */
     struct child *children;
@@ -74,16 +74,16 @@ struct group {
 
 /* --- group_page.c */
 
-/* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as
- * file sizes are limited; *ret_fd is untouched. */
+/* Make a new page, shared with the worker; *ret_fd is close-on-exec, and the caller closes it. Returns 1 if it
+ * cannot be shared because file sizes are limited; *ret_fd is untouched then. */
 int group_create_page(struct group *g, struct child *c, int *ret_fd, struct err *e);
-/* The page says that it is held, and its socket's other end is *ret_fd, the caller's. */
+/* Mark the page as held from the start; *ret_fd is the other end of its socket, which the caller closes. */
 int group_make_spare(struct child *c, int *ret_fd, struct err *e);
 void group_drop_page(struct child *c);
-/* The same, but the memory goes once the next workers are made: that takes longer than to make one. */
+/* The same, but free the memory once the next workers are made: freeing takes longer than making one. */
 void group_retire_page(struct group *g, struct child *c);
 void group_drop_retired(struct group *g);
-/* It is to look at its page; its descriptor becomes readable where a reason of a stop is there. */
+/* Make the worker look at its page; its descriptor becomes readable if there is the reason of a stop. */
 void group_wake(struct child *c, bool has_reason);
 
 /* --- group_hold.c */
@@ -92,37 +92,36 @@ int group_slots(const struct group *g); /* workers and spares */
 void group_warm_up(struct group *g);    /* start the spares that are missing */
 void group_use_spares(struct group *g); /* in the places of dead workers */
 void group_spare_ended(struct group *g, struct child *c);
-void group_drop_spares(struct group *g); /* they are dead, or about to be */
-void group_take_acks(struct group *g);   /* of those that have let go */
-void group_tell_round(struct group *g);  /* to those that are held: then they are not any more */
-void group_keep_nobody(struct group *g); /* those that are held end like the others */
-void group_check_rest(struct group *g);  /* group_check_gone(), where some are kept */
-int group_kept(const struct group *g,
-               pid_t *ret); /* pids of those that are held, and of spares; room for group_slots() */
+void group_drop_spares(struct group *g);           /* they are dead, or about to be */
+void group_take_acks(struct group *g);             /* of those that have let go */
+void group_tell_round(struct group *g);            /* give held workers the new round; they are not held any more */
+void group_keep_nobody(struct group *g);           /* do not keep held workers: they are ended like the others */
+void group_check_rest(struct group *g);            /* group_check_gone(), where some are kept */
+int group_kept(const struct group *g, pid_t *ret); /* pids of held workers and of spares; room for group_slots() */
 
 /* --- group_start.c */
 
-void group_on_status(void *arg); /* arg: the group; execs that failed, or that all are through */
+void group_on_status(void *arg); /* arg: the group; reads which execs failed, or that all succeeded */
 void group_close_status(struct group *g);
 void group_on_notify(void *arg); /* likewise; a first step */
 void group_close_notify(struct group *g);
 void group_close_kept(struct child *c);
 void group_warm_up_soon(struct group *g);
-void group_launch_now(struct group *g); /* if the workers wait for their log files: do not */
+void group_launch_now(struct group *g); /* launch now if the workers wait for their log files */
 void group_give_up_opening(struct group *g);
 int group_launch_spares(struct group *g, struct err *e); /* those that are not there; g->warming */
-void group_cancel_launch(struct group *g);               /* those that are not made yet shall not be */
+void group_cancel_launch(struct group *g);               /* processes that are not made yet will not be */
 
 /* --- group_stop.c */
 
-/* Not reaped if it has not ended: then ret->si_pid is 0. options: WNOWAIT or 0. < 0: errno says why. */
+/* Wait for a worker without blocking; ret->si_pid is 0 if it has not ended. options: WNOWAIT, or 0. < 0: see errno. */
 int group_wait_worker(const struct failure_worker *w, siginfo_t *ret, int options);
 void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s); /* the reason first, then the signals */
 void group_stop_late(struct group *g);              /* those that were made since group_stop() */
-void group_stand_still(struct group *g);            /* while paused: a look at all, and again later */
+void group_stand_still(struct group *g);            /* while paused: look at all processes now, and again later */
 bool group_is_dead(const struct failure_worker *w); /* and nobody here knows yet */
 void group_look_for_stops(struct group *g);         /* those that were stopped are named */
-bool group_ask_to_go(void); /* SIGTERM to all that there is; false: the processes cannot be listed */
+bool group_ask_to_go(void); /* SIGTERM to all processes below this one; false: they cannot be listed */
 
 /* --- group.c */
 

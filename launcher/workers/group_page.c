@@ -1,4 +1,4 @@
-/* The page that crun shares with a worker (common/crun/crun_page.h). */
+/* Makes and drops the page that crun shares with a worker (common/crun/crun_page.h). */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,8 +16,7 @@
 #include "common/include/crun.h"
 #include "launcher/workers/group_internal.h"
 
-/* To the kernel the page is a file, which a limit on file sizes may forbid (RLIMIT_FSIZE). This one is our own
- * alone. */
+/* Make a private page. A shared one is a file to the kernel, and a limit on file sizes (RLIMIT_FSIZE) may forbid it. */
 static int create_own_page(struct child *c)
 {
     void *at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -34,7 +33,7 @@ int group_create_page(struct group *g, struct child *c, int *ret_fd, struct err 
     if (fd < 0)
         return err_errno(e, errno, "shared page of a worker");
     void *at = MAP_FAILED;
-    /* A worker that cut it short would end us with SIGBUS. */
+    /* Seal its size: a worker that made it shorter would end us with SIGBUS. */
     if (ftruncate(fd, CRUN_PAGE_BYTES) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
         at = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) {
@@ -106,8 +105,9 @@ void group_wake(struct child *c, bool has_reason)
         return;
     atomic_fetch_add(&c->page->wake, 1);
     syscall(SYS_futex, &c->page->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    if (!has_reason) /* whoever has taken the round by now must not find it readable again */
+    if (!has_reason) /* a worker that takes the round now must not find it readable again */
         return;
-    ssize_t ignored = write(c->wake_fd, &one, sizeof one); /* full: it is readable, which is all it has to be */
+    /* may fail if full: it is readable, which is all that counts */
+    ssize_t ignored = write(c->wake_fd, &one, sizeof one);
     (void)ignored;
 }

@@ -1,4 +1,4 @@
-/* How the workers of a group come to be: pipes, log files, processes (workers/group.h). */
+/* How a group starts its workers: pipes, log files, processes (workers/group.h). */
 #include "launcher/workers/group_internal.h"
 
 #include <errno.h>
@@ -32,7 +32,8 @@ static int group_copy_fds(const int from[2], int to[2], struct err *e);
 
 extern char **environ;
 
-/* Hangs and steps are not seen then, reasons of stops and records not passed on. */
+/* Warn that a worker has no shared page: hangs and steps are not seen, reasons of stops and error texts not passed
+ * on. */
 static void warn_unshared(struct group *g)
 {
     if (!g->unshared)
@@ -46,7 +47,7 @@ static void warn_unshared(struct group *g)
 struct launch {
     struct spawn_batch batch;
     struct group *g;
-    int n; /* begun to be prepared: processes that take the places of these workers */
+    int n; /* number of `local` below: workers whose processes are being prepared */
     int *locals;
     int status_fd;
     int typist_fd; /* -1: none */
@@ -82,7 +83,7 @@ static void free_launch(struct launch *l)
     free(l);
 }
 
-/* It goes with the process from round to round. */
+/* Choose the path of the error record, which the process keeps from round to round. */
 static int name_error_record(struct group *g, struct child *c, struct err *e)
 {
     const int spare = c->local - g->o.workers;
@@ -138,8 +139,8 @@ static int prepare_one(struct launch *l, int local, struct err *e)
     return 0;
 }
 
-/* What is typed on crun's terminal goes to the worker's own: by a process of its own in the group that has crun's, as
- * only its members may read there. It is one more process of the batch, and none of the workers. */
+/* Prepare the typist, a process that copies what is typed on crun's terminal to the worker's own pty. Only a member
+ * of the process group that has crun's terminal can read there. It is one more process of the batch, not a worker. */
 static void prepare_typist(struct launch *l)
 {
     static const char *argv[] = {"job-typist", PTY_TYPIST_COMMAND, NULL, NULL};
@@ -204,7 +205,7 @@ static int open_channels(struct group *g, struct launch *l, struct err *e)
     return g->notify_fd < 0 ? err_errno(e, errno, "eventfd") : 0;
 }
 
-/* The first is started while the next ones are prepared. */
+/* Prepare all requests; the first is started while the next ones are prepared. */
 static void prepare_all(struct group *g, struct launch *l)
 {
     struct err e = {0};
@@ -242,7 +243,7 @@ static int launch(struct group *g, struct err *e)
     return 0;
 }
 
-/* all that are not held; their pipes are made */
+/* Start a process for each worker that is not held; their pipes exist. */
 static int group_launch(struct group *g, struct err *e)
 {
     group_set(g, GROUP_OPENED);
@@ -258,8 +259,8 @@ int group_launch_spares(struct group *g, struct err *e)
     return launch(g, e);
 }
 
-/* The typist is reaped with the orphans, as are those that came behind one that failed: the round ends, and they with
- * it. */
+/* Forget processes that are not workers. The typist is reaped with the orphans, and so are those made after one that
+ * failed: the round ends, and they with it. */
 static void drop_spawned(const struct spawn_batch *b, int from, bool has_failed)
 {
     for (int i = from; i < b->n_begun; i++) {
@@ -300,7 +301,7 @@ static int take_spawned(struct group *g, const struct launch *l, struct err *e)
     return watch_new(g, e);
 }
 
-/* What came while the processes were made: some may have been ready for it before we knew their ids. */
+/* Forward signals that came during the launch: a worker may have been ready for them before we knew its pid. */
 static void forward_late(struct group *g)
 {
     const uint64_t signals = g->forward;
@@ -337,7 +338,7 @@ static void on_spawned(struct spawn_batch *b)
     else if (g->paused)
         group_pause(g, true, g->pause_typed);
     forward_late(g);
-    group_look_for_stops(g); /* SIGCHLD may have come before we knew their ids */
+    group_look_for_stops(g); /* SIGCHLD may have come before we knew the pids */
     group_reap_orphans(g);
 }
 
@@ -347,9 +348,10 @@ void group_cancel_launch(struct group *g)
         atomic_store(&g->launch->batch.cancelled, true);
 }
 
-#define WARM_UP_MS 3000 /* spares wait for the first step, which they would slow down, or so long */
+#define WARM_UP_MS 3000 /* ms that spares wait for the first step, which they would slow down */
 
-/* Log files are not open: the output process says that the disk hangs. Else spares are due. */
+/* Either the log files are still not open: the output process prints that the disk hangs; or it is time to start
+ * spares. */
 static void on_late(uv_timer_t *t)
 {
     struct group *g = container_of(t, struct group, late);
@@ -376,7 +378,7 @@ void group_close_status(struct group *g)
     g->status_fd = -1;
 }
 
-/* Execs that failed, then end-of-file when no process is left between clone and exec. */
+/* Read which execs failed; end-of-file comes when no process is left between clone and exec. */
 void group_on_status(void *arg)
 {
     struct group *g = arg;
@@ -384,7 +386,7 @@ void group_on_status(void *arg)
     while (g->status_fd >= 0) {
         ssize_t n = read(g->status_fd, &f, sizeof f);
         if (n == sizeof f && f.tag >= 0) {
-            if (!g->warming) /* else the workers' own start has reported it */
+            if (!g->warming) /* else the workers' start was reported already */
                 g->o.events.unstarted(g->o.arg, f.tag, f.error);
         } else if (n == 0) {
             group_close_status(g);
@@ -407,7 +409,7 @@ void group_close_notify(struct group *g)
     g->notify_fd = -1;
 }
 
-/* The first step of the round, 0: none yet. Pages of those that were held may still show the round before. */
+/* Time of the first step of the round, 0: none yet. Pages of held workers may still show the round before. */
 static int64_t first_step(const struct group *g)
 {
     int64_t first = 0;
@@ -443,7 +445,7 @@ static void close_pipe_ends(struct child *c)
     c->out[0] = c->out[1] = -1;
 }
 
-/* Who has the terminal, who a terminal of its own, who reads what was given to crun. */
+/* Decide which worker has crun's terminal, which a pty, and which reads crun's standard input. */
 static struct child place_child(const struct group *g, int local, int rank)
 {
     struct child c = {.local = local, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
@@ -485,7 +487,7 @@ static int make_pipes(struct group *g, int rank_base, struct err *e)
     return 0;
 }
 
-/* Who is held stays who it is; in place of each of the others comes a new process, which writes where it wrote. */
+/* Keep held workers in their places; each of the others becomes a new process with the same pipes. */
 static int take_over(struct group *g, int rank_base, struct err *e)
 {
     g->n = g->o.workers;
@@ -543,7 +545,8 @@ static void on_opened(void *arg, int rc, const char *text)
     g->o.events.failed(g->o.arg, rc, text);
 }
 
-/* Beside those that are held: files are open, pipes are there. Who lost its parent while they waited goes. */
+/* Start the next round beside held workers: files are open, pipes exist. Kill processes that lost their parent
+ * meanwhile. */
 static int resume(struct group *g, int rank_base, struct err *e)
 {
     pid_t *kept = calloc((size_t)group_slots(g), sizeof *kept);
@@ -577,7 +580,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
         return resume(g, rank_base, e);
     group_drop_retired(g); /* nobody was made since */
     for (int i = 0; i < group_slots(g); i++)
-        if (!group_is_there(&g->workers[i])) /* a spare that was dropped may have to die yet */
+        if (!group_is_there(&g->workers[i])) /* a spare that was dropped may not be dead yet */
             group_retire_page(g, &g->children[i]);
     g->n = 0;
     const int rc = make_pipes(g, rank_base, e);

@@ -29,7 +29,7 @@ enum group_state group_next(enum group_state s, enum group_event e)
         return s == GROUP_OPENING ? GROUP_RUNNING : s;
     case GROUP_HOLD:
         return s == GROUP_EMPTY || s == GROUP_OPENING || s == GROUP_RUNNING ? GROUP_HOLDING : s;
-    case GROUP_STOP: /* who is held is stopped as well; what ends everybody goes on */
+    case GROUP_STOP: /* held workers are stopped as well; states that kill everything go on */
         return s == GROUP_DISMISSING || s == GROUP_CLEARING ? s : GROUP_STOPPING;
     case GROUP_DISMISS:
         return GROUP_DISMISSING;

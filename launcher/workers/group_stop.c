@@ -1,4 +1,4 @@
-/* Signals to the workers of a group, and those that others sent them (workers/group.h). */
+/* Sends signals to the workers of a group, and reports when others have stopped them (workers/group.h). */
 #include "launcher/workers/group_internal.h"
 
 #include <errno.h>
@@ -19,17 +19,17 @@
 #include "launcher/output/logmux.h"
 #include "launcher/workers/spawn_thread.h"
 
-#define PAUSE_MS 1000 /* some are stopped and continued by others all the time */
+#define PAUSE_MS 1000 /* ms: some workers are stopped and continued by others all the time */
 
-/* A worker that has not ended for us is not reaped: its pid is its own. Taken by that, as P_PIDFD is Linux 5.4 and some
- * seccomp filters refuse it. */
+/* Wait for a worker that was not reaped, so its pid is still its own. By pid, because P_PIDFD needs Linux 5.4, and
+ * some seccomp filters refuse it. */
 int group_wait_worker(const struct failure_worker *w, siginfo_t *ret, int options)
 {
     *ret = (siginfo_t){0};
     return waitid(P_PID, (id_t)w->pid, ret, WEXITED | WNOHANG | options);
 }
 
-/* To its process group, unless that is not its own, or it has not come so far as to make it. */
+/* Signal the worker's process group; only the worker if it has no group of its own, or has not made it yet. */
 static void signal_child(const struct child *c, pid_t pid, int signo)
 {
     if (c->guest || (kill(-pid, signo) < 0 && errno == ESRCH))
@@ -59,8 +59,8 @@ static bool others_are_ready(const struct group *g, int i)
     return ready;
 }
 
-/* A process that takes a place among workers which outlived their round, and is to save with them, but has not come so
- * far as to know what a signal is for: that would end it, and they would wait for it. It joins them, and they tell. */
+/* A new process among workers that outlived their round. All must save and end, but a signal would kill this one
+ * before it can handle it, and the others would wait for it. So let it join the round first: the others tell it. */
 static bool joins_first(const struct group *g, int i)
 {
     const bool saves = g->stop.reason == CRUN_STOP_DRAIN || g->stop.reason == CRUN_STOP_RESIZE;
@@ -77,7 +77,7 @@ static void stop_child(struct group *g, int i)
         group_stop_child(&g->children[i], g->workers[i].pid, &g->stop);
 }
 
-/* It died before we sent it anything: news of it is on its way, and it is a failure of its own. */
+/* The worker died before we sent it anything: its end is about to be reported, and is a failure of its own. */
 bool group_is_dead(const struct failure_worker *w)
 {
     siginfo_t info;
@@ -86,7 +86,7 @@ bool group_is_dead(const struct failure_worker *w)
 
 void group_stop(struct group *g, const struct group_stop *s)
 {
-    group_launch_now(g); /* whoever waits for their end is to see it */
+    group_launch_now(g); /* now, so that those who wait for the workers' end see it */
     group_set(g, GROUP_STOP);
     group_keep_nobody(g);
     if (g->paused)
@@ -99,7 +99,7 @@ void group_stop(struct group *g, const struct group_stop *s)
     }
 }
 
-/* The others have had their signal: two of it may mean something else to them. */
+/* Stop only workers that were not signalled yet: a second signal may mean something else to the others. */
 void group_stop_late(struct group *g)
 {
     for (int i = 0; i < group_slots(g); i++) {
@@ -114,13 +114,13 @@ bool group_has_terminal(const struct group *g, int local)
     return g->children[local].guest;
 }
 
-/* It does itself what the key says, as does what is below it. */
+/* Has a typed Ctrl-Z (or fg) reached this worker and its children directly, because they share the terminal? */
 static bool has_had_key(const struct group *g, int i)
 {
     return g->pause_typed && g->children[i].guest;
 }
 
-/* All below this process, as workers have sessions within. */
+/* Stop or continue all processes below this one: workers may have sessions within theirs. */
 static int pause_tree(struct group *g, bool go_on)
 {
     pid_t *spared = calloc((size_t)group_slots(g), sizeof *spared);
@@ -180,7 +180,8 @@ void group_forward(struct group *g, int signo)
 
 /* --- what others sent them */
 
-/* One that is stopped over and over (a duty cycle, a debugger) is named once, and then after pauses. */
+/* Print that a process was stopped. One that is stopped again and again (a duty cycle, a debugger) is named once,
+ * and then after pauses. */
 #define STOPS_FIRST_MS 10000
 #define STOPS_MOST_MS 60000
 
@@ -204,7 +205,7 @@ static void say_stopped(struct group *g, int i, int unsaid)
                  signal_text(g->children[i].stop_signal, name, sizeof name), (int)w->pid, more);
 }
 
-/* It stopped inside a pause, and has not gone on since. */
+/* Was this worker stopped during a pause, and is it still? */
 static bool is_unsaid(const struct group *g, int i)
 {
     const struct child *c = &g->children[i];
@@ -237,7 +238,7 @@ static void wait_for_pause(struct group *g)
         uv_timer_start(&g->pause, on_pause_over, left > 0 ? (uint64_t)left : 1, 0);
 }
 
-/* One that was stopped along with crun is the user's own doing. */
+/* A worker was stopped. If that happened along with crun, the user did it. */
 static void note_stop(struct group *g, int i, int signo)
 {
     int unsaid;
@@ -280,7 +281,8 @@ bool group_end_now(struct group *g, int64_t timeout_ms)
     bool was_idle, all;
     group_cancel_launch(g);
     do {
-        was_idle = spawn_thread_is_idle(g->spawner); /* before the look: who was made meanwhile is seen by the next */
+        /* before the look: processes made meanwhile are seen by the next one */
+        was_idle = spawn_thread_is_idle(g->spawner);
         all = tree_kill_all(end - clock_ms());
     } while (!was_idle && clock_ms() < end);
     return was_idle && all;

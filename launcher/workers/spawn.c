@@ -18,7 +18,7 @@
 static _Noreturn void fail(const struct spawn_request *r, int error)
 {
     struct spawn_failure f = {r->tag, error};
-    ssize_t ignored = write(r->status_fd, &f, sizeof f); /* far below PIPE_BUF: whole or not at all */
+    ssize_t ignored = write(r->status_fd, &f, sizeof f); /* far below PIPE_BUF, so written whole or not at all */
     (void)ignored;
     _exit(127);
 }
@@ -29,12 +29,12 @@ static _Noreturn void child(const struct spawn_request *r, pid_t parent)
     if (r->group)
         setpgid(0, r->group);
     else
-        setsid(); /* no terminal: who asks for one is refused, and does not stop unseen */
+        setsid(); /* no controlling terminal: a program that reads one gets an error, and does not stop unnoticed */
     roster_enter(r->roster);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) /* it died before we asked for the signal */
+    if (getppid() != parent) /* the parent died before we asked for the signal */
         _exit(127);
-    prctl(PR_SET_PTRACER, parent); /* where Yama asks: what the agent runs may look at our call stacks */
+    prctl(PR_SET_PTRACER, parent); /* if Yama restricts ptrace: programs of the agent may read our call stacks */
     for (int i = 0; i < 3; i++)
         if (dup2(r->stdio[i], i) < 0)
             _exit(127);
@@ -67,8 +67,8 @@ static _Noreturn void child_entry(const struct child_arg *a)
     child(a->r, a->parent);
 }
 
-/* clone3 whose child calls child_entry(a) on the stack in *args: it must never return into this frame, which the parent
- * goes on with. */
+/* clone3 whose child calls child_entry(a) on the stack in *args. The child must never return into this frame, in
+ * which the parent goes on. */
 static long clone3_borrowed(const struct clone_args *args, const struct child_arg *a)
 {
     long rc;
@@ -95,9 +95,9 @@ static long clone3_borrowed(const struct clone_args *args, const struct child_ar
 }
 #endif
 
-/* As vfork(2), on a stack of its own: the child borrows our memory, and we wait until it has exec'ed or ended. Copying
- * the page tables of an agent with hundreds of workers takes longer than all else of a start. No handler of ours may
- * run in it: its signals are blocked until the last moment. */
+/* Like vfork(2), with a stack of its own: the child borrows our memory, and we wait until it has exec'ed or ended.
+ * Copying the page tables of an agent with hundreds of workers would take longer than the rest of a start. No signal
+ * handler of ours may run in the child: its signals are blocked until the last moment. */
 static pid_t clone_borrowed(const struct clone_args *args, const struct spawn_request *r, pid_t self)
 {
     char stack[CHILD_STACK_BYTES] __attribute__((aligned(64)));
@@ -126,7 +126,7 @@ static pid_t clone_child(const struct clone_args *args, const struct spawn_reque
     return pid;
 }
 
-/* Old kernels and some seccomp filters know no clone3. */
+/* For old kernels and seccomp filters without clone3. */
 static pid_t fork_pidfd(int *ret_pidfd)
 {
     pid_t pid = fork();
@@ -135,8 +135,7 @@ static pid_t fork_pidfd(int *ret_pidfd)
     return pid;
 }
 
-/* Fails on kernels before 5.7, for want of permission, and where the tree is used in some way of its own (threaded
- * groups). */
+/* Clone into a cgroup. Fails on kernels before 5.7, without permission, and if the tree has threaded groups. */
 static pid_t clone_into(const struct clone_args *plain, const struct spawn_request *r, pid_t self)
 {
     struct clone_args args = *plain;
@@ -170,7 +169,7 @@ int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct 
         return err_errno(e, error, "cannot watch process %d", (int)pid);
     }
     if (r->group)
-        setpgid(pid, r->group); /* whoever comes first: a signal to the group must find it */
+        setpgid(pid, r->group); /* parent and child both do it, so that a signal finds the group */
     *ret_pid = pid;
     *ret_pidfd = pidfd;
     return 0;

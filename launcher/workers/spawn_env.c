@@ -12,7 +12,7 @@
 
 #define VARIABLES_MAX 64 /* of the contract and extra together */
 
-/* New variables as text, one after the other; offsets because the buffer moves while it grows. */
+/* New variables as text, one after the other; offsets, because the buffer moves when it grows. */
 struct additions {
     struct buf text;
     size_t at[VARIABLES_MAX], n;
@@ -30,7 +30,7 @@ static int add_variable(void *ctx, const char *name, const char *value)
     return 0;
 }
 
-/* Of every variable that is inherited, for every worker: mostly the first letters say no. */
+/* Is this inherited variable replaced? Called for every variable and worker; usually the first letters decide. */
 static bool replaced(const struct additions *a, const char *variable)
 {
     const size_t n = strcspn(variable, "=");
@@ -42,7 +42,7 @@ static bool replaced(const struct additions *a, const char *variable)
     return false;
 }
 
-/* The secret is crun's alone: programs print their environment into logs. */
+/* The secret stays with crun, because programs print their environment into logs. */
 static bool is_secret(const char *variable)
 {
     static const char name[] = AUTH_VARIABLE "=";

@@ -7,9 +7,9 @@
 struct env_contract;
 struct err;
 
-/* base (NULL-terminated, borrowed) with the contract's variables and extra ("NAME=value" strings, NULL-terminated) put
- * over it. *ret: NULL-terminated, one allocation, freed with free(); it points into base for inherited variables.
- * -ENOMEM. */
+/* Merge environments: base (NULL-terminated, borrowed), overridden by the contract's variables and by extra
+ * ("NAME=value" strings, NULL-terminated). *ret: NULL-terminated, one allocation, freed with free(); inherited
+ * variables point into base. -ENOMEM. */
 int spawn_env_build(char **base, const struct env_contract *c, const char *const *extra, char ***ret, struct err *e);
 
 #endif

@@ -13,7 +13,7 @@
 #define STACK_BYTES (128u << 10)
 
 struct spawn_thread {
-    pthread_mutex_t lock; /* of all but the fixed fields of a batch */
+    pthread_mutex_t lock; /* protects all but the fixed fields of a batch */
     pthread_cond_t more;
     struct spawn_batch *batch; /* being done, NULL: none */
     struct spawn_batch *ended; /* to be reported */
@@ -26,7 +26,7 @@ static bool is_over(const struct spawn_batch *b)
     return b->is_complete && b->n_begun == b->n_ended && (b->n_begun == b->n || !wants_more);
 }
 
-/* With the lock. The index of a request that was begun, -1: there is none to begin. */
+/* With the lock held: begin the next request and return its index; -1: there is none. */
 static int begin_next(struct spawn_batch *b)
 {
     if (!b || b->n_begun == b->n || b->rc < 0 || atomic_load(&b->cancelled))
@@ -43,7 +43,8 @@ static void note_failure(struct spawn_batch *b, int rc, const struct err *e)
     }
 }
 
-/* With the lock, which is free meanwhile: whoever is woken wants it at once. */
+/* With the lock held, which is released meanwhile: report the batch as done. The thread that is woken takes the lock
+ * at once. */
 static bool tell_if_over(struct spawn_thread *t)
 {
     if (!t->batch || !is_over(t->batch))
@@ -96,7 +97,7 @@ static int processors(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* As many as can be had, one at least; else an errno. */
+/* Start up to n threads; 0 if at least one could be started, else an errno. */
 static int start_threads(struct spawn_thread *t, int n)
 {
     int rc = 0, started = 0;
@@ -163,7 +164,7 @@ bool spawn_thread_is_idle(struct spawn_thread *t)
     return idle;
 }
 
-/* Its memory stays: the thread still looks at it. */
+/* Close without freeing, because the threads still read this memory. */
 void spawn_thread_close(struct spawn_thread *t)
 {
     if (t)

@@ -5,7 +5,7 @@
 #include "common/job/exitcode.h"
 #include "launcher/base/ending.h"
 
-/* With 75: whoever started it is to start it again. */
+/* The sentence for exit code 75: whoever started crun should start it again. */
 static enum farewell_kind to_go_on(const struct farewell *f, char *out)
 {
     char name[32];

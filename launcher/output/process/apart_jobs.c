@@ -1,4 +1,4 @@
-/* The threads for standard streams that are files, and for shared folders (apart_jobs.h). */
+/* Threads of the output process for standard streams that are files, and for shared folders (apart_jobs.h). */
 #include "launcher/output/process/apart_jobs.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 struct apart_jobs {
     const struct guardian_output *g;
     struct home_threads homes;
-    struct watch *home, *input; /* NULL: nobody asks any more; standard input is no file, or at its end */
+    struct watch *home, *input; /* NULL: no further requests; standard input is not a file, or at its end */
     int input_fd;               /* eventfd of stdin_file_start() */
     int consoles;               /* threads that write files as consoles */
     int silent_fd, gone_fd;     /* console_files_start() */
@@ -35,7 +35,8 @@ static void on_home(void *arg)
     a->home = NULL;
 }
 
-/* Closed here and by the guardian, or the pipe would not be at its end. */
+/* The thread has read standard input to its end. Close the pipe here and in the guardian, or readers would not see
+ * the end. */
 static void on_input(void *arg)
 {
     struct apart_jobs *a = arg;
@@ -85,7 +86,8 @@ void apart_jobs_take_word(struct apart_jobs *a, char word)
     a->is_silent = a->is_silent || word == GUARDIAN_SILENT;
 }
 
-/* Whoever waits for the agent or a worker, which are gone, ends at once; whoever waits for a disk may not. */
+/* Have the threads ended? One that waits for the agent or a worker, which are gone, ends at once; one that waits for
+ * a disk may not. */
 static bool have_ended(struct apart_jobs *a)
 {
     struct pollfd input = {.fd = a->input_fd, .events = POLLIN}, home = {.fd = a->homes.gone_fd, .events = POLLIN};
@@ -102,7 +104,7 @@ bool apart_jobs_stay(struct apart_jobs *a)
     return a->consoles > 0 && have_ended(a);
 }
 
-/* Without the guardian the pipes are at their end once all who write are gone. */
+/* Wait for the console files. Without the guardian, the pipes end once all processes that write are gone. */
 void apart_jobs_end(struct apart_jobs *a, bool guardian_is_gone, bool stays)
 {
     struct pollfd fds[] = {{.fd = a->gone_fd, .events = POLLIN},

@@ -1,4 +1,4 @@
-/* Files that are no log files, for the agent (chores.h). */
+/* Files other than log files, which the agent needs (chores.h). */
 #include "launcher/output/process/chores.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "launcher/output/process/round_files.h"
 #include "launcher/output/process/scratch.h"
 
-#define SWEEP_MS 1000 /* not while workers are being started, nor in short runs */
+#define SWEEP_MS 1000 /* ms: so not while workers are being started, nor in short runs */
 #define LOOK_MS 1000
 
 struct chores {
@@ -23,9 +23,9 @@ struct chores {
     struct file_job make, sweep, remove;
     uv_timer_t later; /* for the sweep */
     atomic_bool ends;
-    int scratch_fd;      /* the thread's; < 0: none, -errno once it was tried */
+    int scratch_fd;      /* belongs to the thread; < 0: none, -errno after a failed try */
     uint64_t opens;      /* round that waits for the folder, 0: none */
-    struct whole *begun; /* a file of which parts are missing; NULL: none */
+    struct whole *begun; /* a file some of whose parts have not arrived; NULL: none */
     /* the preemption file */
     struct file_thread *looker;
     struct file_job look;
@@ -117,14 +117,15 @@ static bool is_log(const struct chores *c, const char *path)
 struct reading {
     struct file_job job;
     struct chores *c;
-    bool is_log; /* of the log folder, and so read by its thread */
+    bool is_log; /* in the log folder, so the log folder's thread reads it */
     struct output_head head;
     const char *core; /* behind path */
     struct failure_record record;
     char path[]; /* "": none */
 };
 
-/* Both folders may be renamed by others who may write above them: descriptors lead to them. -1: there is none. */
+/* Open the folder of an error record. Users who may write above it could rename it, so it is reached through
+ * descriptors. -1: there is none. */
 static int open_record_folder(const struct reading *r, const char **name)
 {
     const struct chores_options *o = &r->c->o;

@@ -1,6 +1,6 @@
-/* What the output process does for the agent with files that are no log files: the temporary folder, error records,
- * core files, reports; and, for as long as it lives, a look for the preemption file once a second, as inotify does not
- * see what other hosts do. On two threads (file_thread.h), as any of them may lie on a disk that hangs. */
+/* Files, other than log files, that the output process handles for the agent: the temporary folder, error records,
+ * core files, reports. It also looks for the preemption file once a second, because inotify does not see what other
+ * hosts do. All this runs on two threads (file_thread.h), because each file may be on a disk that hangs. */
 #ifndef CRUN_LAUNCHER_CHORES_H
 #define CRUN_LAUNCHER_CHORES_H
 
@@ -18,7 +18,7 @@ struct chores_options {
     struct output_page *page;
     const char *scratch;           /* path of the temporary folder, borrowed; NULL: none */
     const char *notice_file;       /* of --preemption-file, borrowed; NULL: none */
-    const struct log_layout *logs; /* borrowed; files below its root are written by log_files */
+    const struct log_layout *logs; /* borrowed; log_files writes files below its root */
     struct file_thread *log_files;
     int *log_root_fd; /* theirs, as of round_files_open_root() */
     void (*tell)(void *arg, const struct output_head *head, const void *body, size_t n); /* the agent */
@@ -28,14 +28,14 @@ struct chores_options {
     void *arg;
 };
 
-/* The temporary folder is made from now on; page->scratch says what became of it. */
+/* Create, and begin to make the temporary folder; page->scratch tells how that ended. */
 int chores_create(struct chores **ret, uv_loop_t *loop, const struct chores_options *o, struct err *e);
 
-/* OUTPUT_OPENED of this round, once that is known. */
+/* Send OUTPUT_OPENED for this round, once that is known. */
 void chores_tell_opened(struct chores *c, uint64_t round);
 /* OUTPUT_RECORD, the answer to this OUTPUT_TELL. */
 void chores_tell_record(struct chores *c, const struct output_message *m);
-/* OUTPUT_WRITE; after the last part OUTPUT_WROTE. False: no memory. */
+/* Handle OUTPUT_WRITE; send OUTPUT_WROTE after the last part. False: no memory. */
 bool chores_write_part(struct chores *c, const struct output_message *m);
 void chores_end(struct chores *c); /* nobody needs the temporary folder any more */
 

@@ -20,7 +20,7 @@ struct event_file {
     struct event_file_options o;
     struct file_thread *thread;
     struct file_job open;
-    uint64_t waiting; /* lines that the thread has not given back */
+    uint64_t waiting; /* lines that the thread still has */
     bool is_reported; /* that lines are missing */
     /* the thread's own */
     int fd;    /* -1: none */
@@ -36,12 +36,13 @@ struct line {
     uint64_t number;
     int error; /* -errno: it did not go in */
     size_t n;
-    char text[]; /* a newline, which ends a torn line before it, then the line */
+    char text[]; /* a newline, which is written if a torn line is before it, then the line */
 };
 
 /* --- on the thread */
 
-/* An earlier crun may have been killed in mid-line. Pipes and devices have no end to look at. */
+/* Does the file end within a line? An earlier crun may have been killed while it wrote. A pipe or device has no end
+ * to look at. */
 static bool ends_within_line(const char *path)
 {
     char last = '\n';
@@ -55,7 +56,7 @@ static bool ends_within_line(const char *path)
     return last != '\n';
 }
 
-/* A pipe without a reader must not hold us up. */
+/* Open without blocking: a pipe may have no reader. */
 static void open_now(struct file_job *job)
 {
     struct event_file *f = container_of(job, struct event_file, open);
@@ -75,7 +76,7 @@ static void add_lost(struct line *l, unsigned long long lost)
         l->n = (size_t)(end - l->text) + (size_t)snprintf(end, LOST_TEXT + 3, ",\"lost\":%llu}\n", lost);
 }
 
-/* All of it or nothing, as far as the file system lets us: what went in of a torn line is ended by the next one. */
+/* Write a line, whole or not at all if the file system allows that: the next line ends a torn one. */
 static int write_text(struct event_file *f, const struct line *l)
 {
     const size_t skip = f->torn ? 0 : 1, n = l->n - skip;

@@ -1,12 +1,12 @@
 /* The event log of the agent (observe/event_log.h), written on a thread of its own (file_thread.h).
  *
  *   - a line is one write(2) to a file opened with O_APPEND: lines of several agents on one machine do not mix; over
- *     NFS they may, so a shared folder wants a file for each node;
- *   - a line that an earlier crun left unfinished (killed in mid-write, a full disk) is ended first: what follows can
- *     be read;
- *   - a full disk is logged once, and the job goes on; the next line that goes in says how many are missing ("lost"),
- *     those included that the agent left out: numbers without a line;
- *   - how far it is stands in the page, so that a process after this one goes on from there. */
+ *     NFS they may, so use a file for each node in a shared folder;
+ *   - a line that an earlier crun left unfinished (killed while writing, a full disk) is ended first, so that later
+ *     lines can be parsed;
+ *   - a full disk is logged once, and the job goes on; the next line that is written says how many are missing
+ *     ("lost"), including lines that the agent dropped (gaps in the numbers);
+ *   - the page holds the number of the newest line written, so that a new output process goes on from there. */
 #ifndef CRUN_LAUNCHER_EVENT_FILE_H
 #define CRUN_LAUNCHER_EVENT_FILE_H
 

@@ -1,4 +1,4 @@
-/* A thread that does jobs on one disk (file_thread.h), and files whose bytes wait for it (queued_file.h). */
+/* A thread that does jobs on one disk (file_thread.h), and files whose bytes wait for that thread (queued_file.h). */
 #include "launcher/output/process/file_thread.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 struct file_thread {
     struct file_thread_options o;
     bool is_started;
-    pthread_mutex_t lock; /* of what follows, up to the loop's own */
+    pthread_mutex_t lock; /* protects the following fields, up to the loop's own */
     pthread_cond_t more;
     struct file_job *first, *last; /* to do */
     struct file_job *done, *done_last;
@@ -29,7 +29,7 @@ struct file_thread {
     int64_t since_ms;    /* that it is at it; 0: idle */
     uint64_t lost;       /* bytes */
     struct amount waits; /* in queued files */
-    int wake_fd;         /* to the loop: jobs are done; all that the thread has of the process's descriptors */
+    int wake_fd;         /* tells the loop that jobs are done; the only descriptor of the process that the thread has */
     /* the loop's own */
     struct watch *wake;
     uv_timer_t look;
@@ -116,7 +116,7 @@ static void tell_return(struct file_thread *t)
     t->o.print(t->o.arg, text);
 }
 
-/* Once a second at most, and only while there is something to do. */
+/* Look, at most once a second and only while there is work, whether the disk answers. */
 static void on_look(uv_timer_t *timer)
 {
     struct file_thread *t = timer->data;
@@ -185,7 +185,7 @@ static void append(struct file_thread *t, struct file_job *job)
         t->since_ms = clock_ms();
 }
 
-/* Without a thread the process cannot do what it is for; the next one may be able to. */
+/* Start the thread. Without it this process is useless, so end it: the next one may succeed. */
 static void be_started(struct file_thread *t)
 {
     struct err e;
@@ -255,10 +255,10 @@ struct queued_file {
     struct logfile_limits limits;
     char *path;
     size_t at_bytes;  /* logfile_open() */
-    struct buf waits; /* to be written; under the lock, as what follows */
+    struct buf waits; /* bytes to be written; the lock protects this and the following */
     uint64_t gap;     /* bytes dropped behind it */
     size_t in_hand;   /* bytes that the thread is at */
-    bool is_torn;     /* what it took last ended within a line */
+    bool is_torn;     /* the last bytes that it accepted ended within a line */
     bool closes;
     /* the loop's own */
     bool is_queued;
@@ -277,7 +277,7 @@ static uint64_t count_lines(const char *data, size_t n)
     return lines;
 }
 
-/* What waited, and how much was dropped behind it. */
+/* Take what waits, and the number of bytes that were dropped after it. */
 static struct buf take_waiting(struct queued_file *f, uint64_t *ret_gap, bool *ret_closes)
 {
     struct file_thread *t = f->t;
@@ -322,7 +322,7 @@ static void write_waiting(struct file_job *job)
     if (closes)
         logfile_close(&f->file);
     f->is_closed = closes;
-    count_written(f, what, f->file.lost - lost - gap); /* a gap was counted when it came to be */
+    count_written(f, what, f->file.lost - lost - gap); /* a gap was counted when bytes were dropped */
     buf_free(&data);
 }
 
@@ -394,7 +394,7 @@ static void drop(struct queued_file *f, size_t n)
     f->t->lost += n;
 }
 
-/* What stands in memory of a line whose end is dropped goes with it. */
+/* If the end of a line is dropped, drop its beginning, which still waits in memory, too. */
 static void take_back_line(struct queued_file *f)
 {
     const char *end = f->waits.len > 0 ? memrchr(f->waits.data, '\n', f->waits.len) : NULL;
@@ -406,7 +406,7 @@ static void take_back_line(struct queued_file *f)
     drop(f, torn);
 }
 
-/* How much of n bytes may wait: all, or whole lines. */
+/* How many of n bytes may wait: all of them, or whole lines. */
 static size_t fitting(const struct queued_file *f, const char *data, size_t n)
 {
     const size_t own = f->waits.len + f->in_hand;

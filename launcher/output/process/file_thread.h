@@ -1,11 +1,11 @@
-/* Work on files, done by a thread of its own: a disk that hangs holds up the thread, and nobody else.
+/* Does jobs on files in a thread of its own, so that a disk that hangs blocks only this thread.
  *
  *   - jobs are done one after the other, in the order in which they were added;
- *   - a disk that has not answered for FILE_PATIENCE_MS is reported, and so is its return;
+ *   - a disk that has not answered for FILE_PATIENCE_MS is reported, and so is when it answers again;
  *   - the thread has a table of descriptors to itself, with none of the process's in it: what others wait for (sockets,
  *     pipes, consoles) ends with the process, although the thread may be left in the kernel.
- * Everything here is for the loop's thread, but for file_job.work and file_thread_enter(). The thread begins with the
- * first job, and has no end: the process has. */
+ * Everything here is for the loop's thread, but for file_job.work and file_thread_enter(). The thread begins with
+ * the first job, and has no end: the process has. */
 #ifndef CRUN_LAUNCHER_FILE_THREAD_H
 #define CRUN_LAUNCHER_FILE_THREAD_H
 
@@ -22,7 +22,7 @@ struct file_thread;
 struct file_job {
     struct file_job *next;
     void (*work)(struct file_job *job); /* on the thread */
-    void (*done)(struct file_job *job); /* afterwards, on the loop's thread; it may free the job, or add it again */
+    void (*done)(struct file_job *job); /* called afterwards on the loop's thread; may free the job, or add it again */
 };
 
 struct amount {
@@ -31,7 +31,7 @@ struct amount {
 
 struct file_thread_options {
     const char *disk;                           /* "the disk of the log files" */
-    const char *meanwhile;                      /* what becomes of what it was to take, for people */
+    const char *meanwhile;                      /* for people: what happens to the bytes that the thread should write */
     void (*print)(void *arg, const char *text); /* a line for people */
     void (*moved)(void *arg);                   /* jobs were done */
     void *arg;
@@ -39,11 +39,12 @@ struct file_thread_options {
 
 int file_thread_create(struct file_thread **ret, uv_loop_t *loop, const struct file_thread_options *o, struct err *e);
 void file_thread_add(struct file_thread *t, struct file_job *job);
-void file_thread_enter(struct file_thread *t, const char *path); /* in a job: what it is at from now on */
+/* to be called in a job: the path that it works on from now on */
+void file_thread_enter(struct file_thread *t, const char *path);
 
 bool file_thread_is_idle(struct file_thread *t);
 bool file_threads_are_idle(void);                    /* all of them */
-int64_t file_thread_still_ms(struct file_thread *t); /* how long it has been at what it does now; 0: it is idle */
+int64_t file_thread_still_ms(struct file_thread *t); /* how long the present operation has taken; 0: it is idle */
 const char *file_thread_at(struct file_thread *t, char *out, size_t cap); /* what it is at; returns out */
 
 #endif

@@ -16,7 +16,7 @@
 #define PATH_BYTES 4200
 #define NUMBER_MAX 1000000000 /* of a file that was rotated away */
 
-/* An earlier job's last line may have no end: ours must not go on in it. */
+/* An earlier job's last line may lack its end: end it, so that our first line is not appended to it. */
 static void end_line(const struct logfile *f, int fd)
 {
     char last = '\n';
@@ -24,12 +24,12 @@ static void end_line(const struct logfile *f, int fd)
     const int in = openat(f->at, f->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (in >= 0 && fstat(in, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
         pread(in, &last, 1, st.st_size - 1) == 1 && last != '\n' && write(fd, "\n", 1) < 0)
-        last = 0; /* a full disk: logged at the first line that does not go in */
+        last = 0; /* a full disk is logged at the first line that cannot be written */
     if (in >= 0)
         close(in);
 }
 
-/* A FIFO, without a reader or with a slow one, must not hold us up. */
+/* Open without blocking: the path may be a FIFO without a reader, or with a slow one. */
 static int open_end(struct logfile *f)
 {
     struct stat st;
@@ -64,7 +64,7 @@ int logfile_open(struct logfile *f, int at, size_t at_bytes, const char *path, c
 
 /* --- writing */
 
-/* Moves *data and *n over what went in. Returns 0 or -errno. */
+/* Write, and move *data and *n past what was written. Returns 0 or -errno. */
 static int write_bytes(struct logfile *f, const char **data, size_t *n)
 {
     while (*n > 0) {
@@ -92,7 +92,7 @@ static int write_note(struct logfile *f, const char *fmt, uint64_t bytes, const 
     return write_bytes(f, &at, &n);
 }
 
-/* The begun line out of the file again. Returns its bytes; 0 too where the file cannot be cut. */
+/* Remove the unfinished line from the file. Returns its bytes; 0, too, if the file cannot be made shorter. */
 static uint64_t take_back(struct logfile *f)
 {
     const int64_t torn = f->size - f->line_at;
@@ -122,7 +122,7 @@ static void fail(struct logfile *f, int rc)
     count_dropped(f, take_back(f));
 }
 
-/* What a FIFO took of a line cannot be taken back. */
+/* End an unfinished line with a newline: a FIFO cannot give its beginning back. */
 static int end_torn(struct logfile *f)
 {
     const char *at = "\n";
@@ -136,7 +136,7 @@ static const char *why_missing(const struct logfile *f)
     return f->error == ETIMEDOUT ? "the disk did not take them in time" : strerror(f->error);
 }
 
-/* At the beginning of a line: is there room again? */
+/* Called at the beginning of a line after an error: is there room again? */
 static bool resume(struct logfile *f)
 {
     if (clock_left(f->retry_ms) > 0)
@@ -158,7 +158,7 @@ static bool resume(struct logfile *f)
 
 /* --- limits */
 
-/* One more than the highest NAME.N there is: an earlier job may have left some. */
+/* One more than the highest N of the existing NAME.N: an earlier job may have left some. */
 static int next_number(const struct logfile *f)
 {
     const char *path = f->name, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -216,7 +216,7 @@ static int64_t left_of(int64_t limit, int64_t used)
     return limit == 0 ? INT64_MAX : limit > used ? limit - used : 0;
 }
 
-/* Bytes of a chunk that may be written now: whole lines, but for the end of the chunk. 0: the file is full. */
+/* How many bytes of a chunk may be written now: whole lines, except at the end of the chunk. 0: the file is full. */
 static size_t fitting(struct logfile *f, const char *data, size_t n)
 {
     const int64_t max = left_of(f->limits.max_bytes, f->total);
@@ -242,7 +242,7 @@ static size_t fitting(struct logfile *f, const char *data, size_t n)
 
 /* --- in all */
 
-/* All of a chunk is dropped; its last line may go on. */
+/* Drop a whole chunk; its last line may continue in the next one. */
 static void drop(struct logfile *f, const char *data, size_t n)
 {
     count_dropped(f, n);

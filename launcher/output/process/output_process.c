@@ -1,4 +1,5 @@
-/* The loop of the output process: what the agent asks for, who is gone, and the end (output_process.h). */
+/* The main loop of the output process: requests of the agent, the deaths of others, and its own end
+ * (output_process.h). */
 #include "launcher/output/process/output_process.h"
 
 #include <errno.h>
@@ -28,8 +29,8 @@
 
 enum phase {
     SERVING,
-    ENDING, /* the guardian or the agent is gone: until the pipes are at end-of-file, or ends_at */
-    FILES,  /* nothing more comes: files first, as they have something to say */
+    ENDING, /* the guardian or the agent is gone: read until the pipes are at end-of-file, or until ends_at */
+    FILES,  /* no more input: write the files first, because errors of theirs are printed on consoles */
     CONSOLES,
     FLUSHED
 };
@@ -45,7 +46,7 @@ struct process {
     struct chores *chores;     /* likewise */
     struct event_file *events; /* NULL: none */
     enum phase phase;
-    bool drops;          /* a console that does not take it at once has lost */
+    bool drops;          /* a console that does not accept bytes at once loses them */
     int64_t still_ms;    /* for a disk that does not move */
     uv_timer_t deadline; /* of the phase */
     bool goes_on, ends;
@@ -73,7 +74,7 @@ static void process_wait_at_most(struct process *p, int64_t ms)
     uv_timer_start(&p->deadline, on_deadline, ms > 0 ? (uint64_t)ms : 1, 0);
 }
 
-/* The guardian or the agent is gone without having announced that nothing more comes. */
+/* The guardian or the agent is gone without OUTPUT_FLUSH. */
 static void process_begin_end(struct process *p, int64_t ms)
 {
     if (p->phase > ENDING)
@@ -83,7 +84,7 @@ static void process_begin_end(struct process *p, int64_t ms)
     process_wait_at_most(p, ms);
 }
 
-/* A disk may move while it is slow: then it is waited for. */
+/* Is there a file to wait for? A slow disk is waited for as long as it makes progress. */
 static bool has_files_to_wait_for(struct process *p)
 {
     if (!p->streams)
@@ -157,7 +158,7 @@ static void tell_dropped(struct process *p)
     }
 }
 
-/* Nothing more comes; still_ms: for a disk that does not move. */
+/* No more input comes: write everything out. still_ms: for a disk that makes no progress. */
 static void process_begin_flush(struct process *p, int64_t still_ms)
 {
     if (p->phase >= FILES)
@@ -168,7 +169,7 @@ static void process_begin_flush(struct process *p, int64_t still_ms)
     p->phase = FILES;
 }
 
-/* Pipes are read to their end, or that takes too long. */
+/* The pipes have been read to their end, or the time for that is over. */
 static bool is_read(struct process *p)
 {
     return !p->streams || streams_at_end(p->streams) || !uv_is_active((uv_handle_t *)&p->deadline);
@@ -179,7 +180,7 @@ static void end_files(struct process *p)
     if (has_files_to_wait_for(p))
         return;
     uv_timer_stop(&p->deadline);
-    chores_end(p->chores); /* beside what comes now: the agent need not wait for it */
+    chores_end(p->chores); /* in the background: the agent need not wait for it */
     print_lost(p);
     p->phase = CONSOLES;
     if (!p->agent)
@@ -197,7 +198,7 @@ static void end_consoles(struct process *p)
     process_tell(p, OUTPUT_FLUSHED, 0, 0, 0, NULL, 0);
 }
 
-/* From phase to phase, as far as it goes now. What it does may call it again. */
+/* Go from phase to phase as far as possible now. The steps may call this function again. */
 static void process_go_on(struct process *p)
 {
     if (p->goes_on)
@@ -324,7 +325,8 @@ static void begin_round(struct process *p)
     streams_begin_round(p->streams, p->message.head.round, &round);
 }
 
-/* One that cannot be watched is closed, and its worker notified by SIGPIPE: no worker may wait for ever. */
+/* Add the streams of workers. A pipe that cannot be watched is closed: its worker gets SIGPIPE, rather than waiting
+ * for ever. */
 static void add_streams(struct process *p)
 {
     const struct output_message *m = &p->message;
@@ -399,7 +401,7 @@ static void obey(struct process *p)
         break;
     case OUTPUT_WRITE:
         if (!chores_write_part(p->chores, m))
-            _exit(1); /* the next one says that this one is gone */
+            _exit(1); /* the next process prints that this one is gone */
         break;
     case OUTPUT_FLUSH:
         process_tell(p, OUTPUT_HEARD, 0, 0, 0, NULL, 0);
@@ -423,7 +425,7 @@ static void leave_agent(struct process *p)
 {
     watch_close(p->agent);
     p->agent = NULL;
-    if (p->phase < FILES && p->guardian) /* in good order it asks for more before */
+    if (p->phase < FILES && p->guardian) /* an agent that ends in good order sends more messages before */
         deputy_stand_in(&p->g->deputy);
     if (p->phase == CONSOLES)
         process_wait_at_most(p, OUTPUT_LAST_MS);
@@ -445,8 +447,9 @@ static void on_agent(void *arg)
         leave_agent(p);
 }
 
-/* A byte of it says that nobody of the tree is left, or waited for: an agent that a disk holds in the kernel keeps its
- * end of our socket. Its own end says that it is gone: the agent ends the tree then, and goes. */
+/* A byte from the guardian says that nobody of the tree is left, or is waited for. (End-of-file of the agent's
+ * socket is not enough: an agent that a disk blocks in the kernel keeps it open.) End-of-file means that the
+ * guardian is gone: the agent then kills the tree and exits. */
 static void on_guardian(void *arg)
 {
     struct process *p = arg;
@@ -478,7 +481,8 @@ static int process_watch(struct process *p, struct watch **ret, int fd, void (*r
     return 0;
 }
 
-/* A disk may keep the other thread, and with it this process: whoever reads our consoles need not wait for that. */
+/* Close the consoles. A disk may block another thread and so this process: readers of our consoles must not wait for
+ * that. */
 static void close_consoles(struct process *p)
 {
     for (int i = 0; i < 2; i++) {
@@ -495,7 +499,7 @@ int output_process_run(const struct guardian_output *g)
     static struct process process;
     struct process *p = &process;
     struct err e;
-    mallopt(M_ARENA_MAX, 1); /* a few threads that wait most of the time */
+    mallopt(M_ARENA_MAX, 1); /* few threads, which mostly wait */
     p->g = g;
     p->page = g->page;
     if (loop_open(&p->loop, &e) < 0 || output_out_open(&p->out, &p->loop, g->agent_fd, NULL) < 0 ||

@@ -17,7 +17,8 @@ static bool is_blank(const char *text, size_t n)
     return true;
 }
 
-/* Spaces wipe a bar away: what stood there before counts. */
+/* The last text of an overwritten line. If it is only spaces, which wipe a progress bar away, the text before it
+ * counts. */
 struct partial_text partial_last(const char *line, size_t n)
 {
     while (n > 0) {

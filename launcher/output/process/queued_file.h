@@ -1,8 +1,9 @@
 /* A log file that a file_thread.h writes (file_thread.c has both).
  *
- * What it is to take waits in memory, FILE_WAITS_MAX of it, and FILES_WAIT_MAX of all files of a thread together. What
- * comes beyond is dropped by whole lines and counted, and a line in the file says how many bytes, once the disk works
- * again (logfile.h). Who asks queued_file_is_full() before it writes more loses nothing on a disk that is only slow. */
+ * Bytes to be written wait in memory: FILE_WAITS_MAX at most, and FILES_WAIT_MAX for all files of a thread together.
+ * Further whole lines are dropped and counted, and a line in the file says how many bytes, once the disk works again
+ * (logfile.h). A caller that asks queued_file_is_full() before it writes loses nothing on a disk that is merely
+ * slow. */
 #ifndef CRUN_LAUNCHER_QUEUED_FILE_H
 #define CRUN_LAUNCHER_QUEUED_FILE_H
 
@@ -14,17 +15,17 @@
 
 struct queued_file;
 
-/* A file that a job will open (queued_file_open_now); its path and limits are copied. at_bytes: logfile_open(). NULL:
- * out of memory. */
+/* Create a file that a job will open (queued_file_open_now); path and limits are copied. at_bytes: see
+ * logfile_open(). NULL: no memory. */
 struct queued_file *queued_file_create(struct file_thread *t, const char *path, size_t at_bytes,
                                        const struct logfile_limits *limits);
-/* In a job, below that folder. ERR_OUTPUT: it takes everything in silence then. */
+/* In a job: open the file below the folder `at`. ERR_OUTPUT: the file ignores everything from then on. */
 int queued_file_open_now(struct queued_file *f, int at, struct err *e);
 void queued_file_write(struct queued_file *f, const char *data, size_t n);
 bool queued_file_is_full(const struct queued_file *f); /* half of what may wait does */
-void queued_file_close(struct queued_file *f);         /* once what waits is written; f is gone. NULL allowed */
+void queued_file_close(struct queued_file *f);         /* f is freed once what waits is written. NULL allowed */
 
 struct amount queued_files_waiting(struct file_thread *t); /* of all */
-uint64_t queued_files_lost(struct file_thread *t);         /* bytes that they did not take, in all */
+uint64_t queued_files_lost(struct file_thread *t);         /* total bytes that the files did not accept */
 
 #endif

@@ -12,7 +12,7 @@
 
 #define NAME "crun-"
 #define DIGITS 16
-#define TRIES 3 /* a sweep may have removed it before it was locked */
+#define TRIES 3 /* attempts: a sweep may remove the folder before it is locked */
 
 static int open_folder(int at, const char *path)
 {
@@ -24,7 +24,7 @@ static bool is_own(const struct stat *st)
     return S_ISDIR(st->st_mode) && st->st_uid == geteuid() && (st->st_mode & 07777) == 0700;
 }
 
-/* The lock may still be held by a process of this run that a disk keeps. */
+/* Make and lock the folder once. A process of this run that a disk blocks may still hold the lock. */
 static int make_once(const char *path)
 {
     struct stat st, now;

@@ -1,4 +1,4 @@
-/* The output of the workers: pipes, lines, what is shown of them, files (streams.h). */
+/* The output of the workers: reads pipes, cuts lines, writes them to the console and to files (streams.h). */
 #include "launcher/output/process/streams.h"
 
 #include <assert.h>
@@ -26,14 +26,14 @@
 struct stream {
     struct streams *all;
     struct log_voice voice;
-    bool shown;               /* on the console, by lines */
-    bool live;                /* to our terminal as it comes: from a worker's, or from a worker that is alone */
-    bool held;                /* until its file has room */
-    int fd;                   /* our end of the pipe, -1: none */
+    bool shown; /* on the console, by lines */
+    bool live;  /* copied to our terminal byte by byte: from a worker's pty, or from a worker that is alone */
+    bool held;  /* until its file has room */
+    int fd;     /* our end of the pipe, -1: none */
     struct queued_file *file; /* NULL: none */
     struct lines lines;
-    struct partial partial;  /* of the line without an end, on the console */
-    int64_t look_at;         /* by the loop's clock, -1: nothing of it waits */
+    struct partial partial;  /* of the unfinished line, for the console */
+    int64_t look_at;         /* when to look at the unfinished line, by the loop's clock; -1: none waits */
     struct lines_tail *tail; /* NULL: its lines are in no report */
     struct watch *watch;     /* NULL: closed */
 };
@@ -83,7 +83,7 @@ static void show_partial(struct stream *s)
     s->look_at = ms < 0 ? -1 : now + ms;
 }
 
-/* What came meanwhile may be the end of the line. */
+/* Show an unfinished line if it is time; read first, as its end may have arrived. */
 static void show_partial_if_due(struct stream *s)
 {
     if (s->look_at < 0 || s->look_at > (int64_t)uv_now(s->all->loop))
@@ -105,7 +105,8 @@ static void on_timer(uv_timer_t *t)
     arm(m);
 }
 
-/* Not while the console is behind: then nothing is read, and a line only seems to stand still. */
+/* Set the timer for the next unfinished line. Not while the console is behind: nothing is read then, and lines only
+ * seem unfinished. */
 static void arm(struct streams *m)
 {
     int64_t next = -1;
@@ -151,7 +152,7 @@ static void stream_update_watch(struct stream *s)
         watch_set(s->watch, !s->held && !((s->shown || s->live) && s->all->paused));
 }
 
-/* Read from the workers whose output is shown, unless a console is behind. */
+/* Stop or resume reading from workers whose output is shown; stopped while a console is behind. */
 static void streams_pause(struct streams *m, bool paused)
 {
     if (m->paused == paused)
@@ -198,7 +199,7 @@ static void stream_hold_if_behind(struct stream *s)
         uv_timer_start(&m->still, on_still, STREAMS_STILL_MS, 0);
 }
 
-/* those that were held and need not be, or all */
+/* Resume streams that were stopped for a slow file and need not be any more, or all of them. */
 static void streams_release(struct streams *m, bool all)
 {
     bool more = false;
@@ -258,7 +259,7 @@ static void stream_close(struct stream *s)
     log_voice_close(&s->voice);
 }
 
-/* One read. Returns false when there is nothing more now, or ever. */
+/* Read once. Returns false when there is nothing more now, or for good. */
 static bool stream_read(struct stream *s)
 {
     struct streams *m = s->all;
@@ -293,7 +294,8 @@ static void on_readable(void *arg)
     streams_note_figures(m);
 }
 
-/* Nobody's lines are to be kept apart, and a progress bar may move in place. */
+/* Is the output of one worker passed on byte by byte? Then no lines need to be kept apart, and a progress bar can
+ * move in place. */
 static bool is_alone(const struct streams *m)
 {
     const struct log_conf *c = m->o.conf;
@@ -331,14 +333,14 @@ static int open_routes(struct stream *s, int local, struct err *e)
 static int stream_open(struct stream *s, int local, int fd, struct err *e)
 {
     struct streams *m = s->all;
-    s->fd = fd; /* the watch makes it non-blocking; the worker's end has flags of its own */
+    s->fd = fd; /* the watch makes our end non-blocking; the worker's end has flags of its own */
     TRY(open_routes(s, local, e));
     TRY(watch_open(&s->watch, m->loop, s->fd, UV_READABLE, on_readable, s, e));
     stream_update_watch(s);
     return 0;
 }
 
-/* tail: for the report, NULL: its lines are in none. */
+/* Initialise. tail: keeps its last lines for the report; NULL: not needed. */
 static void stream_init(struct stream *s, struct streams *m, bool is_err, struct lines_tail *tail)
 {
     memset(s, 0, sizeof *s);
@@ -351,28 +353,29 @@ static void stream_init(struct stream *s, struct streams *m, bool is_err, struct
     partial_init(&s->partial);
 }
 
-/* Bounded: a descriptor handed to a process outside the tree could be written for ever. A pipe holds 1 MiB at most. */
+/* Read the rest, but not for ever: a process outside the tree that was given the descriptor could go on writing. A
+ * pipe holds 1 MiB at most. */
 static void stream_read_rest(struct stream *s)
 {
     for (int reads = 0; s->watch && reads < LAST_READS && stream_read(s); reads++)
         log_console_kick(s->all->console);
 }
 
-/* the rest, and a last line without an end */
+/* Read the rest, and pass on a last line without a newline. */
 static void stream_finish(struct stream *s)
 {
     stream_read_rest(s);
     lines_finish(&s->lines, on_line, s);
 }
 
-/* stdout and stderr of each worker in turn, 2 * m->n */
+/* Stream i of 2 * m->n: stdout and stderr of each worker in turn. */
 static struct stream *streams_stream(struct streams *m, int i)
 {
     struct source *s = &m->sources[i / 2];
     return i % 2 ? &s->err : &s->out;
 }
 
-/* For whoever looks at the page, and for the process after this one. */
+/* Write the figures into the page, for readers of it and for a later output process. */
 static void streams_note_figures(struct streams *m)
 {
     uint64_t waiting = queued_files_waiting(m->files).bytes, dropped = m->before.dropped;
