@@ -79,8 +79,8 @@ static int complain(int code, const struct err *e)
     return code;
 }
 
-/* What --help and the like print may have gone to a full disk: say so. A reader that is gone (`crun --help | head`) is
- * no error. */
+/* Report if the output of --help and the like could not be written (a full disk). A reader that is gone (`crun
+ * --help | head`) is not an error. */
 static int check_printed(void)
 {
     struct err e;
@@ -90,7 +90,8 @@ static int check_printed(void)
     return complain(EXIT_CANT_CREATE, &e);
 }
 
-/* libuv aborts the process where it cannot open the descriptors of its loop: refuse with a sentence before that. */
+/* Check the limit of open files: libuv aborts the process if it cannot open its loop's descriptors, so refuse with a
+ * sentence before. */
 static int check_open_files(const struct config *c, struct err *e)
 {
     struct rlimit r;
@@ -114,8 +115,8 @@ static int refuse_filter(const char *call, struct err *e)
         call);
 }
 
-/* Workers are watched by pidfds, and so are the guardian and the agent. Threads are started by clone3(2); without
- * arguments it is refused as well, in another way. */
+/* Check for pidfds, by which workers, guardian and agent are watched, and for clone3(2), which starts threads:
+ * without arguments it fails anyway, but with another errno. */
 static int check_kernel(struct err *e)
 {
     struct utsname u;
@@ -131,8 +132,8 @@ static int check_kernel(struct err *e)
     return err_set(e, -ENOSYS, "this kernel (Linux %s) has no pidfd_open(2): expected Linux 5.3 or newer", u.release);
 }
 
-/* --failure-file is written at the end of the job: look now whether it can be. Only the node of group rank 0 writes it,
- * and nobody knows yet which node that will be, so with several nodes this is a warning. */
+/* Check whether --failure-file can be written at the job's end. Only group rank 0's node writes it, and it is not
+ * known yet which node that will be, so with several nodes this is only a warning. */
 static int check_failure_file(const struct config *c, struct err *e)
 {
     if (!c->failure_file)
@@ -150,7 +151,8 @@ static int check_failure_file(const struct config *c, struct err *e)
     return 0;
 }
 
-/* Container runtimes set it: what was the end of one worker is then that of all, unreported. */
+/* Container runtimes set memory.oom.group: when memory runs out, it ends crun and all workers instead of one worker,
+ * without a report. Warn. */
 static void warn_oom_group(const struct cgroup_tables *t)
 {
     char folder[1024];
@@ -161,7 +163,7 @@ static void warn_oom_group(const struct cgroup_tables *t)
                 folder);
 }
 
-/* A spare has its arguments before it has a rank. */
+/* Refuse warm spares with arguments that contain the rank: a spare gets its arguments before its rank. */
 static int check_spares(const struct config *c, const struct program *p, struct err *e)
 {
     bool differ = false;
@@ -176,7 +178,8 @@ static int check_spares(const struct config *c, const struct program *p, struct 
         c->how.use_env ? "" : " (--use-env leaves out --local-rank)");
 }
 
-/* e: of program_find(). Where it is that of the search for the word itself, perhaps it was to be a command. */
+/* program_find() failed with e. If it did not find the typed word itself, the user may have meant a command: add a
+ * hint. */
 static void ask_for_command(const char *typed, struct err *e)
 {
     char *found = NULL;
@@ -194,7 +197,7 @@ static void ask_for_command(const char *typed, struct err *e)
                  near.word);
 }
 
-/* "10.0.0.1:29500": what is left of $(hostname -I) with a port behind it. */
+/* Is the word like "10.0.0.1:29500"? A misused $(hostname -I) with a port appended leaves such words. */
 static bool looks_like_endpoint(const char *word)
 {
     const char *colon = strrchr(word, ':');
@@ -202,7 +205,7 @@ static bool looks_like_endpoint(const char *word)
            !strchr(word, '/');
 }
 
-/* 0: there is one, or config->cannot says why not, and the other nodes must hear of it. Else an exit code. */
+/* 0: the program was found, or config->cannot says why not, which the other nodes must learn. Else an exit code. */
 static int find_program(struct program *ret, struct config *config, const struct arg_result *args, char **argv)
 {
     struct err e = {0};
@@ -244,7 +247,8 @@ static int run_elsewhere(const struct config *config, const struct arg_result *a
     return config->dry_run ? check_printed() : code;
 }
 
-/* By its path: so crun alone would be another program, as it will be for srun, ssh and scripts. */
+/* Warn if crun was called by path and PATH has another program called crun first, which srun, ssh and scripts would
+ * find. */
 static void warn_other_crun(const struct config *c, const char *self)
 {
     char path[1024];
@@ -282,7 +286,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     if (config_starts_agents(&config))
         return run_elsewhere(&config, &args, link, argc, argv);
     if (!config.dry_run)
-        guardian_start_output(link); /* it gets ready while this process looks around */
+        guardian_start_output(link); /* it starts up while this process goes on */
     if ((code = find_program(&program, &config, &args, argv)))
         return code;
     int rc = 0;
@@ -316,7 +320,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     return code;
 }
 
-/* Before any frame that would not fit. 0: it is large enough. */
+/* Check the stack's limit before a large frame is needed. 0: it is large enough. */
 static int check_stack(void)
 {
     struct rlimit r;
@@ -334,7 +338,7 @@ int main(int argc, char **argv)
         .agent = agent_main, .output = output_process_run, .gauges = gauges_process};
     int code;
     args_set_called(argc > 0 ? argv[0] : "crun");
-    for (size_t i = 0; argc > 1 && commands[i]; i++) /* a program of that name is started as ./status */
+    for (size_t i = 0; argc > 1 && commands[i]; i++) /* a program with the name of a command is started as ./status */
         if (strcmp(argv[1], command_name(i)) == 0)
             return mains[i](argc - 1, argv + 1);
     if (argc == 2 && strcmp(argv[1], DOCTOR_COMMAND) == 0) /* by crun doctor */

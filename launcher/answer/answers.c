@@ -21,7 +21,7 @@
 #include "launcher/report/failure.h"
 
 #define THREADS 4
-#define THREADS_MAX 32 /* with those that hang in the kernel since an earlier question */
+#define THREADS_MAX 32 /* including threads of earlier questions that are blocked in the kernel */
 #define TAIL_BYTES 4096
 #define MS_MAX 60000
 
@@ -35,7 +35,7 @@ struct answers {
 
 /* --- logs */
 
-/* The last whole lines of a file, TAIL_BYTES at most. -errno. */
+/* Read the last whole lines of a file, TAIL_BYTES at most. -errno. */
 static int read_tail(const char *path, struct buf *out)
 {
     struct stat st;
@@ -55,7 +55,7 @@ static int read_tail(const char *path, struct buf *out)
     return buf_addstr(out, line ? line + 1 : text);
 }
 
-/* head, path: its files. Into text and top. */
+/* Read a worker's log files (head, path) into text and top. */
 static void look_at_log(struct gathered *v, const atomic_bool *cancel)
 {
     struct buf errors = {0};

@@ -1,8 +1,8 @@
-/* What a node answers when the job's principal asks (RDZV.ASK, reference/rendezvous-protocol.md).
+/* Answers questions of the job's principal about this node (RDZV.ASK, reference/rendezvous-protocol.md).
  *
- * How data flows: the rendezvous hands a question down as a record; answers.c looks at this node's workers with threads
- * (hang/gather.h), for tools and disks may take their time; the answer, JSON, goes up within the time that the question
- * gives. A newer question takes the place of one that is under way. Loop thread only. */
+ * How data flows: the rendezvous passes a question on as a record; answers.c looks at this node's workers with
+ * threads (hang/gather.h), because tools and disks may take time; the answer, JSON, is sent within the time that the
+ * question sets. A newer question replaces one that is under way. Loop thread only. */
 #ifndef CRUN_LAUNCHER_ANSWERS_H
 #define CRUN_LAUNCHER_ANSWERS_H
 
@@ -23,7 +23,8 @@ struct answers_options { /* borrowed */
 };
 
 int answers_open(struct answers **ret, const struct answers_options *o, struct err *e);
-void answers_hear(struct answers *a, const char *record); /* a question; what makes no sense is not answered */
-void answers_close(struct answers *a);                    /* NULL allowed; the loop must turn once more */
+/* handle a question; one that makes no sense is not answered */
+void answers_hear(struct answers *a, const char *record);
+void answers_close(struct answers *a); /* NULL allowed; the loop must turn once more */
 
 #endif

@@ -9,13 +9,13 @@
  *   - a worker hangs: it is logged, `found` is called, the stacks of all local workers are saved on a thread (SAVE_MS
  *     at most), then `hung` is called, which must end the round;
  *   - crun itself was stopped (SIGSTOP) or did not run for a second, or the workers were paused (Ctrl-Z): all workers
- *     get a fresh time.
- * Where no worker reports anything and a time was given, the watch looks at /proc for signs of life instead
- * (quiet.h), ten times in that time. The other nodes tell group rank 0 when theirs give none; it answers when no
- * worker of the job gives any. The node of the rank to blame ends the round; group rank 0, if nobody stands out. All
- * save their stacks. If NCCL's RAS is a witness (hang_options.witness_ns), group rank 0 also asks it whom the others
- * wait for, once no worker reads or writes (hang_witness.c). The workers that it names are logged, and from then on
- * only their signs of life count. Loop thread only. A NULL watch (switched off) takes every call. */
+ *     get their full time again.
+ * If no worker reports anything and a time was given, the watch looks at /proc for signs of life instead (quiet.h),
+ * ten times in that time. The other nodes tell group rank 0 when theirs give none; it answers when no worker of the
+ * job gives any. The node of the rank to blame ends the round; group rank 0, if nobody stands out. All save their
+ * stacks. If NCCL's RAS is a witness (hang_options.witness_ns), group rank 0 also asks it whom the others wait for,
+ * once no worker reads or writes (hang_witness.c). The workers that it names are logged, and from then on only their
+ * signs of life count. Loop thread only. A NULL watch (switched off) takes every call. */
 #ifndef CRUN_LAUNCHER_HANG_WATCH_H
 #define CRUN_LAUNCHER_HANG_WATCH_H
 

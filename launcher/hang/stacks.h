@@ -2,10 +2,10 @@
  *
  *   - for each thread, from /proc: name, state, kernel function in which it waits, system call, kernel stack (root
  *     only);
- *   - then what `py-spy dump` says of a Python program, or else eu-stack (elfutils): the first of them that is on PATH
- *     and knows the call stacks. Where there is none, or ptrace is refused, the text says so.
- * Such a tool stops the process while it looks. It is a process of its own that has TOOL_MS and TOOL_BYTES, and is
- * killed then: what it has stopped goes on. */
+ *   - then the output of `py-spy dump` for a Python program, or else of eu-stack (elfutils): the first that is on PATH
+ *     and can read the stacks. If there is none, or ptrace is refused, the text says so.
+ * Such a tool stops the process while it looks. It is killed after TOOL_MS, or TOOL_BYTES of output, and what it has
+ * stopped is continued. */
 #ifndef CRUN_LAUNCHER_STACKS_H
 #define CRUN_LAUNCHER_STACKS_H
 

@@ -1,4 +1,4 @@
-/* What an agent publishes about itself over HTTP (--http-port), read-only, right in every state:
+/* What an agent publishes about itself over HTTP (--http-port); read-only, available in every state:
  *
  *     /healthz   200 "ok" as long as the agent's loop turns, also while it joins, stops, restarts and waits for other
  *                nodes
@@ -7,8 +7,8 @@
  *     /, /api/…  while this crun hosts its job's rendezvous, or leads it: the status page (rendezvousd/page/page.h);
  *                else 404, and a line that says where to look
  *
- * The room observe/ is for those who watch a job: the agent calls events.h when something happens, which keeps figures
- * and writes the event log (event_log.h), and it fills a struct agent_view when somebody asks here. Nothing flows back.
+ * The room observe/ shows a job from outside. The agent calls events.h when something happens, which maintains figures
+ * and writes the event log (event_log.h). For each HTTP request it fills a struct agent_view. Nothing flows back.
  *
  * Who may read: common/http/http_server.h. */
 #ifndef CRUN_LAUNCHER_AGENT_HTTP_H
@@ -26,7 +26,7 @@ struct page;
 
 struct agent_http_options { /* pointers are borrowed */
     uv_loop_t *loop;
-    struct logmux *mux; /* says where it listens, if the kernel chose the port */
+    struct logmux *mux; /* prints the address, if the kernel chose the port */
     int port;           /* 0: a free one */
     const char *bind, *token_file;
     bool any_host; /* --http-insecure */

@@ -1,4 +1,4 @@
-/* The figures of /metrics: one table of those without labels, then those of workers, streams and phases. */
+/* Writes /metrics: a table of figures without labels, then those of workers, streams and phases. */
 #include <stdio.h>
 
 #include "common/base/buf.h"
@@ -82,7 +82,7 @@ static void write_rendezvous(struct metrics_text *m, const struct agent_view *v)
 
 #define WORKER_STATES(X)                                                                                               \
     X(WAITING, "waiting")   /* for a round */                                                                          \
-    X(STARTING, "starting") /* not all of the round execute their program yet */                                       \
+    X(STARTING, "starting") /* not all workers of the round have executed their program yet */                         \
     X(RUNNING, "running")                                                                                              \
     X(STOPPING, "stopping") /* a stop was requested */                                                                 \
     X(FINISHED, "finished") /* exited with 0 */                                                                        \
@@ -126,7 +126,7 @@ static void write_states(struct metrics_text *m, const struct agent_view *v)
     }
 }
 
-/* Only of workers that call crun_progress() of libcrun. */
+/* The page of a worker that calls crun_progress() of libcrun; else NULL. */
 static const struct crun_page *progress_of(const struct agent_view *v, int local)
 {
     const struct crun_page *page = v->in_round ? v->page(v->arg, local) : NULL;

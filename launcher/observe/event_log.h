@@ -1,6 +1,5 @@
-/* The log of what happens to a job on this node, for programs: one JSON object a line. Here lines are made; the output
- * process adds them to a file (output/process/event_file.h).
- * A NULL log takes everything in silence. */
+/* Makes the lines of the event log, which tells programs what happens to a job on this node: one JSON object per
+ * line. The output process appends them to a file (output/process/event_file.h). A NULL log ignores every call. */
 #ifndef CRUN_LAUNCHER_EVENT_LOG_H
 #define CRUN_LAUNCHER_EVENT_LOG_H
 
@@ -13,7 +12,7 @@ struct err;
 
 struct event_log_options { /* strings are borrowed */
     const char *run_id, *node;
-    /* Each line, newline included; NULL: one that could not be made. */
+    /* called for each line, newline included; NULL: a line that could not be made */
     void (*write)(void *arg, const char *line, size_t n);
     void *arg;
 };
@@ -22,7 +21,7 @@ struct event_log;
 
 int event_log_create(struct event_log **ret, const struct event_log_options *o, struct err *e);
 
-/* {"time":..., "mono_ns":..., "event":kind, "run_id":..., "node":..., and then what the caller adds until
+/* Begin {"time":..., "mono_ns":..., "event":kind, "run_id":..., "node":...; the caller adds members until
  * event_log_end(). NULL: no log. */
 struct json_write *event_log_begin(struct event_log *l, const char *kind);
 void event_log_end(struct event_log *l);

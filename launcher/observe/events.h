@@ -1,8 +1,8 @@
-/* What happens to the agent, as lines of its event log (event_log.h) and as the figures that its metrics show
+/* Turns what happens to the agent into lines of its event log (event_log.h) and into the figures of its metrics
  * (agent_http.h).
  *
- * The agent calls one function for each thing that happens. Each adds to the figures, and writes a line where somebody
- * wants lines (--event-log, --event-log-handler console). Nothing is ever asked of the agent. Loop thread only. */
+ * The agent calls one function for each thing that happens. Each updates the figures, and writes a line if lines are
+ * wanted (--event-log, --event-log-handler console). Nothing is asked of the agent. Loop thread only. */
 #ifndef CRUN_LAUNCHER_EVENTS_H
 #define CRUN_LAUNCHER_EVENTS_H
 
@@ -29,7 +29,7 @@ struct timeline;
 struct event_figures {
     int64_t state_ns; /* monotonic: when the agent's state began */
     uint64_t rounds, hangs, fenced, failed, restarts;
-    double restart_s, last_s; /* of all restarts together; of the last one */
+    double restart_s, last_s; /* sum of all restarts; the last one */
 #define X(field, name, from, to) double field##_s;
     RESTART_PHASES(X) /* of the last one */
 #undef X
@@ -41,18 +41,18 @@ struct events_options { /* strings are borrowed */
     const char *run_id, *node, *host, *program;
     int workers, min_nodes, max_nodes;
     int64_t max_restarts;
-    const char *rendezvous, *endpoint; /* its kind and where it is, without secrets */
+    const char *rendezvous, *endpoint; /* its kind and its address, without secrets */
 };
 
 int events_open(struct events **ret, const struct events_options *o, struct err *e);
 void events_close(struct events *ev); /* NULL allowed */
 const struct event_figures *events_figures(const struct events *ev);
 
-/* The agent's state changed; all three are names. */
+/* The agent's state changed from `before` to `now`; all three are names. */
 void events_state(struct events *ev, const char *before, const char *now, const char *because);
 void events_round(struct events *ev, const struct rdzv_news *news);                  /* it begins here */
 void events_started(struct events *ev, const struct failure_worker *workers, int n); /* all execute the program */
-/* first: it ended while others were being started, so its start has not been reported. */
+/* first: the worker ended while others were being started, so its start has not been logged yet. */
 void events_exited(struct events *ev, const struct failure_worker *w, bool first);
 void events_stop(struct events *ev, int reason, int64_t grace_ms); /* enum crun_stop_reason */
 void events_gone(struct events *ev);                               /* nobody of the round is left */
@@ -62,7 +62,8 @@ void events_hang(struct events *ev, int rank, const char *text);
 void events_straggler(struct events *ev, int rank, int peer, const char *why, uint64_t step, const char *text);
 void events_fenced(struct events *ev, const char *why);
 void events_signal(struct events *ev, int signo, const char *meaning);
-void events_notice(struct events *ev, const char *option); /* this node will be taken away, as option announced */
+/* this node will be taken away; option: the one that announced it */
+void events_notice(struct events *ev, const char *option);
 void events_ended(struct events *ev, int code, int restarts, const char *cause); /* the job; cause "": none given */
 
 #endif

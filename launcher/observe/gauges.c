@@ -12,7 +12,7 @@
 #include "common/net/apart.h"
 #include "launcher/place/gpus.h"
 
-#define FIRST_MS 500 /* a share of the processor needs two looks */
+#define FIRST_MS 500 /* ms: processor load needs two measurements */
 #define READ_TRIES 16
 
 /* --- the page */
@@ -42,14 +42,14 @@ static struct half faults_half(struct gauges_page *p)
     return (struct half){&p->faults_count, &p->faults_at_ms, p->faults, GAUGES_WORDS(struct gauges_faults)};
 }
 
-/* The count is odd already where the writer before this one was killed in the middle. */
+/* Write under a sequence count. It is odd already if an earlier writer was killed in the middle. */
 static void write_half(struct half h, int64_t now_ms, const void *from, size_t size)
 {
     uint64_t words[WORDS_MAX] = {0};
     const uint32_t writing = atomic_load_explicit(h.count, memory_order_relaxed) | 1;
     memcpy(words, from, size);
     atomic_store_explicit(h.count, writing, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release); /* who reads a word of this sees that the count is another */
+    atomic_thread_fence(memory_order_release); /* a reader that sees a word of this write also sees the changed count */
     for (size_t i = 0; i < h.n; i++)
         atomic_store_explicit(&h.words[i], words[i], memory_order_relaxed);
     atomic_store_explicit(h.at_ms, now_ms, memory_order_relaxed);
@@ -102,7 +102,7 @@ bool gauges_read_faults(struct gauges_page *p, struct gauges_faults *ret)
 
 /* --- the host */
 
-/* user nice system idle iowait irq softirq steal; guest time is part of user time. */
+/* Fields: user nice system idle iowait irq softirq steal; guest time is part of user time. */
 bool gauges_parse_stat(const char *text, uint64_t *ret_busy, uint64_t *ret_all)
 {
     uint64_t t[8] = {0};
@@ -182,7 +182,7 @@ static void note_remaps(const struct nvml_lib *l, const struct gpu *gpus, int n,
             snprintf(f->remap_pci, sizeof f->remap_pci, "%s", gpus[i].pci);
 }
 
-/* Until the next measurement is due, or one of them has reported a fault. set NULL: none of them does. */
+/* Wait until the next measurement is due, or a GPU reports a fault. set NULL: no GPU reports faults. */
 static void wait_for_fault(const struct nvml_lib *l, nvml_events set, const struct gpu *gpus, int n,
                            struct gauges_faults *f)
 {

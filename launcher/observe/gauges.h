@@ -1,12 +1,11 @@
-/* What a node has to do: processor, memory and GPUs, for status pages. Measured by a process of its own beside the
- * agent (guardian.h), since NVIDIA's library may hang for good; it writes into a page that the agent reads and never
- * waits for.
+/* Measures a node's load for status pages: processor, memory and GPUs. A helper process does it (guardian.h), because
+ * NVIDIA's library may hang for good. It writes into a page that the agent reads without waiting.
  *
  *     guardian ──starts──► gauges process ── /proc ───────► page ◄── reads ──
  *     agent
  *                             └ thread ───── NVML ────────►
  *
- * A GPU driver that hangs holds the thread: what it wrote last grows old, the rest goes on. */
+ * A GPU driver that hangs blocks only the thread: its last values grow old, the others are updated. */
 #ifndef CRUN_LAUNCHER_GAUGES_H
 #define CRUN_LAUNCHER_GAUGES_H
 
@@ -15,16 +14,16 @@
 #include <stdint.h>
 
 #define GAUGES_EVERY_MS 5000
-#define GAUGES_OLD_MS 30000 /* what was measured longer ago says nothing about now */
+#define GAUGES_OLD_MS 30000 /* older measurements are not shown */
 #define GAUGES_GPUS 64
 
 struct gauges_host {
-    double cpu; /* share of all processors of the host that was busy since the measurement before: 0 to 1 */
+    double cpu; /* share of all the host's processors that was busy since the measurement before: 0 to 1 */
     uint64_t memory_used, memory_total; /* bytes, of the host */
 };
 
 struct gauges_gpu {
-    uint32_t percent;                   /* of the time, in which a kernel ran */
+    uint32_t percent;                   /* percent of the time in which a kernel ran */
     uint32_t memory_used, memory_total; /* MiB */
 };
 
@@ -33,17 +32,18 @@ struct gauges_gpus {
     struct gauges_gpu v[GAUGES_GPUS]; /* those that CUDA_VISIBLE_DEVICES leaves, in its order */
 };
 
-/* Of all GPUs of the machine that crun may use. */
+/* Faults of all GPUs of the machine that crun may use. */
 struct gauges_faults {
-    int64_t xid_ms; /* clock_ms() when the newest Xid came, 0: none did */
+    int64_t xid_ms; /* clock_ms() when the newest Xid came, 0: none */
     uint32_t xid;
-    char xid_pci[32], remap_pci[32]; /* a GPU with rows of memory to be remapped at its next reset; "": none */
+    /* PCI address of the GPU with the Xid; of one that will remap rows of memory at its next reset; "": none */
+    char xid_pci[32], remap_pci[32];
 };
 
 #define GAUGES_WORDS(type) ((sizeof(type) + sizeof(uint64_t) - 1) / sizeof(uint64_t))
 
-/* The page, zeroed before the first measurement. Each part has one writer; a count that is odd, or has changed, means
- * that it was being written. */
+/* The shared page, zeroed before the first measurement. Each part has one writer; a reader tries again if the count
+ * is odd, or has changed. */
 struct gauges_page {
     _Atomic uint32_t host_count, gpus_count, faults_count;
     _Atomic int64_t host_at_ms, gpus_at_ms, faults_at_ms; /* clock_ms() of the newest measurement, 0: none */
@@ -51,20 +51,21 @@ struct gauges_page {
         faults[GAUGES_WORDS(struct gauges_faults)];
 };
 
-/* The whole life of the process: until end_fd is readable. page: a struct gauges_page. Returns its exit code; the
- * caller calls _exit(2), for the thread may be left in the kernel. */
+/* Run the process until end_fd is readable. page: a struct gauges_page. Returns its exit code; the caller calls
+ * _exit(2), because the thread may be blocked in the kernel. */
 int gauges_process(void *page, int end_fd);
 
 /* By the one writer of that half. */
 void gauges_write_host(struct gauges_page *p, int64_t now_ms, const struct gauges_host *h);
 void gauges_write_gpus(struct gauges_page *p, int64_t now_ms, const struct gauges_gpus *g);
 
-/* The newest, by any process that shares the page. False: there is none, or it is older than GAUGES_OLD_MS. */
+/* The newest values; any process that shares the page may read. False: there are none, or they are older than
+ * GAUGES_OLD_MS. */
 bool gauges_read_host(struct gauges_page *p, int64_t now_ms, struct gauges_host *ret);
 bool gauges_read_gpus(struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret);
 bool gauges_read_faults(struct gauges_page *p, struct gauges_faults *ret); /* however old; false: none was seen */
 
-/* Of the line "cpu ..." of /proc/stat: ticks that were busy, and all. False: it is none. Pure. */
+/* Parse the line "cpu ..." of /proc/stat: busy ticks, and all ticks. False: there is no such line. Pure. */
 bool gauges_parse_stat(const char *text, uint64_t *ret_busy, uint64_t *ret_all);
 /* Of /proc/meminfo, bytes. Pure. */
 bool gauges_parse_meminfo(const char *text, uint64_t *ret_used, uint64_t *ret_total);

@@ -17,13 +17,13 @@
 static int add_real(struct buf *out, const char *key, double v)
 {
     char text[32];
-    if (!isfinite(v)) /* a loss that has diverged: not known is what can be shown of it */
+    if (!isfinite(v)) /* a loss that has diverged is reported as not known */
         return 0;
     snprintf(text, sizeof text, "%.6g", v);
     return rdzv_field_text(out, key, text);
 }
 
-/* --- the job, as its first worker has it */
+/* --- the job's figures, as reported by the first worker */
 
 static const char *const figure_names[] = {
 #define X(name, value, text) [value] = text,
@@ -48,7 +48,7 @@ static int add_job(struct crun_page *p, struct buf *out)
     return 0;
 }
 
-/* --- ranks: lists with a place for each, empty where nothing is known */
+/* --- lists with a place for each rank, empty if nothing is known */
 
 struct lists {
     struct buf step, took, waited;
@@ -56,7 +56,7 @@ struct lists {
     uint64_t latest;
 };
 
-/* When it reported its newest step; 0: it has reported none. */
+/* When the worker reported its newest step; 0: it has reported none. */
 static int64_t reported_at(struct crun_page *p)
 {
     const int64_t last = atomic_load_explicit(&p->last_step_ns, memory_order_acquire);

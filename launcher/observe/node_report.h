@@ -1,6 +1,6 @@
-/* What a node reports to the rendezvous for its status page (RDZV.REPORT, reference/protocol.md): the progress of its
- * workers, how long their steps take, the load of the host. Group rank 0 adds what its first worker reports for the
- * whole job. Pure: it reads pages that others write. */
+/* Makes a node's report to the rendezvous for its status page (RDZV.REPORT, reference/protocol.md): progress of its
+ * workers, duration of their steps, load of the host. Group rank 0 adds what its first worker reports for the whole
+ * job. Pure: it reads pages that others write. */
 #ifndef CRUN_LAUNCHER_NODE_REPORT_H
 #define CRUN_LAUNCHER_NODE_REPORT_H
 
@@ -12,15 +12,15 @@ struct crun_page;
 struct gauges_gpus;
 struct gauges_host;
 
-#define NODE_REPORT_RANKS 256 /* of a node; those above are left out */
+#define NODE_REPORT_RANKS 256 /* workers of a node in a report; further ones are left out */
 
-/* Of a worker, as the report before had it. */
+/* A worker in the report before. */
 struct node_report_seen {
     uint64_t step;
     int64_t at_ns, wait_ns;
 };
 
-/* All-zero is one that has reported nothing yet. */
+/* Zeroed: nothing was reported yet. */
 struct node_report {
     uint64_t round;
     struct node_report_seen seen[NODE_REPORT_RANKS];
@@ -35,14 +35,14 @@ struct node_report_view {
     const struct gauges_host *host; /* NULL: not known */
     const struct gauges_gpus *gpus; /* NULL: none, or not known */
     const char *logs;               /* folder of the log files, "": none */
-    const char *ras;                /* where NCCL's RAS of the workers listens: "127.71.12.1-8:28028", "": not known */
+    const char *ras;                /* where the workers' NCCL RAS listens: "127.71.12.1-8:28028", "": not known */
 };
 
 /* Append the fields; nothing if there is nothing to report. -ENOMEM. */
 int node_report_write(struct node_report *r, const struct node_report_view *v, struct buf *out);
 
-/* How long to wait for the next one: all nodes of a job together send some hundred a second at most. steps: its workers
- * report steps. */
+/* Pause before the next report: all nodes of a job together send about a hundred a second at most. steps: the
+ * workers report steps. */
 int64_t node_report_pause_ms(int nodes, int64_t heartbeat_ms, bool steps);
 
 #endif

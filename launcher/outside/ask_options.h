@@ -1,4 +1,4 @@
-/* Options of the commands that ask one rendezvous: where it is, and how it is spoken with. */
+/* Options of commands that ask a rendezvous: its address, and how to connect. */
 #ifndef CRUN_LAUNCHER_ASK_OPTIONS_H
 #define CRUN_LAUNCHER_ASK_OPTIONS_H
 
@@ -13,7 +13,7 @@ struct ask_options {
     bool tls;
 };
 
-/* Of a struct whose first member is a struct ask_options. where: the help of --rdzv-endpoint. */
+/* For a struct whose first member is a struct ask_options. where: help text of --rdzv-endpoint. */
 #define ASK_OPTIONS(where)                                                                                             \
     {.name = "rdzv-endpoint",                                                                                          \
      .type = ARG_STRING,                                                                                               \

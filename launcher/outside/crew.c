@@ -1,5 +1,6 @@
-/* See crew.h. A guardian's agent is its first child that has its own name in the kernel. Workers are the agent's
- * children with a shared page: it holds the rank that they have by now, for processes outlive rounds. */
+/* Finds a crun's agent and workers in /proc (crew.h). The agent is the guardian's first child that has the
+ * guardian's own name in the kernel. Workers are the agent's children with a shared page, which holds their present
+ * rank, because processes outlive rounds. */
 #include "launcher/outside/crew.h"
 
 #include <fcntl.h>
@@ -17,7 +18,7 @@
 
 #define ENVIRON_MAX (1 << 20)
 
-/* The value of NAME= in what a process was started with; false: it has none. */
+/* Read NAME= from the environment that a process was started with; false: it is not set. */
 static bool find_variable(const struct buf *environment, const char *name, int *ret)
 {
     const size_t len = strlen(name);
@@ -41,7 +42,7 @@ static bool read_environment(pid_t pid, struct buf *ret)
     return is_read;
 }
 
-/* The rank that the newest round gave it; -1: none since it was started. */
+/* The rank that the newest round gave the worker; -1: none since it was started. */
 static int page_rank(pid_t pid, int page_fd)
 {
     char path[64];

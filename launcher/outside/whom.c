@@ -56,8 +56,8 @@ int whom_ask_hosts(struct whom *w, int argc, const char *const *words, bool (*fi
 
 /* --- a Redis or a folder */
 
-/* A process that a folder's disk may hold in our place: it ends after us, at the latest when the disk answers. *ret_fd:
- * where it is asked. */
+/* Start a process for the file operations of a shared folder, whose disk may hang: it blocks in our place, and may
+ * end after us. *ret_fd: the socket for requests. */
 static int start_home_process(int *ret_fd, struct err *e)
 {
     pid_t pid;

@@ -1,6 +1,6 @@
-/* Who answers for a job, wherever its nodes meet: a rendezvousd or a crun that hosts; of a list of hosts each in turn,
- * until one knows it; over a Redis or a folder the leader that its claim names. One blocking connection, kept while it
- * lasts. For commands of people who take no part in the job. */
+/* Asks the server that answers for a job: rendezvousd, or a hosting crun; of a list of hosts each in turn, until one
+ * knows the job; over a Redis or a folder, the leader that the claim names. One blocking connection, kept open. For
+ * commands that take no part in the job. */
 #ifndef CRUN_LAUNCHER_WHOM_H
 #define CRUN_LAUNCHER_WHOM_H
 
@@ -22,28 +22,28 @@ struct whom {
     const char *run;     /* NULL: no job in particular */
     struct rdzv_ask ask; /* its timeout_ms may be changed */
     struct home_host list[HOME_LIST_MAX];
-    int listed, at; /* at: the one that is asked, of `listed` */
-    int home_fd;    /* to the process that touches a folder; 0: none yet */
+    int listed, at; /* number of hosts in the list; index of the one that is asked */
+    int home_fd;    /* socket of the process that handles a shared folder; 0: none yet */
 };
 
 /* o, run: borrowed. ERR_USAGE. */
 int whom_init(struct whom *w, const struct ask_options *o, const char *run, struct err *e);
 void whom_finish(struct whom *w);
-bool whom_is_shared(const struct whom *w); /* its nodes meet at a Redis or in a folder */
+bool whom_is_shared(const struct whom *w); /* true: the job's nodes meet at a Redis or in a folder */
 
-/* One request, at most 6 words, and its reply, the caller's. ERR_REFUSED: with what the last one said that answered,
- * else why the last cannot be reached; -ENOTCONN: nobody leads. */
+/* Send one request of at most 6 words; the caller frees the reply. ERR_REFUSED: with the words of the last host that
+ * answered, else why the last one cannot be reached; -ENOTCONN: nobody leads. */
 int whom_request(struct whom *w, int argc, const char *const *words, redisReply **ret, struct err *e);
 
-/* Not a shared home: until a reply fits (NULL: any does, but an error); else the last one. */
+/* For hosts, not a shared home: ask until a reply fits (NULL: any but an error), else return the last one. */
 int whom_ask_hosts(struct whom *w, int argc, const char *const *words, bool (*fits)(const redisReply *r),
                    redisReply **ret, struct err *e);
-/* A shared home, to be closed by the caller. */
+/* Open a shared home; the caller closes it. */
 int whom_open_home(struct whom *w, struct rdzv_home **ret, struct err *e);
-/* 1: its leader has answered; 0: there is none, or none of its addresses answers; ERR_REFUSED: it refuses. */
+/* Ask the leader. 1: it has answered; 0: there is none, or none of its addresses answers; ERR_REFUSED: it refuses. */
 int whom_ask_leader(struct whom *w, struct rdzv_home *home, int argc, const char *const *words, redisReply **ret,
                     struct err *e);
 
-int whom_exit_code(int rc); /* of a command that ends with this error */
+int whom_exit_code(int rc); /* exit code of a command that ends with this error */
 
 #endif

@@ -76,7 +76,7 @@ static int width(const struct topology *t, int node, int complex)
     return n;
 }
 
-/* Complexes of the node from the widest to the narrowest; returns how many. */
+/* List the core complexes of the node from the widest to the narrowest; returns their number. */
 static int list_complexes(const struct topology *t, int node, int *ret)
 {
     int n = 0;

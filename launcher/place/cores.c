@@ -28,7 +28,7 @@ static double quota_v1(const char *folder)
     return period > 0 && quota > 0 ? quota / period : 0;
 }
 
-/* From this process' group up to the mount: each of them bounds all below. */
+/* The smallest quota from this process's group up to the mount: each group limits all below it. */
 static double tightest(struct cgroup_path *at, double (*quota)(const char *), double least)
 {
     const size_t top = strlen(at->mount);

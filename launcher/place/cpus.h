@@ -1,4 +1,4 @@
-/* Sets of logical CPUs. Pure, but for cpus_allowed(). */
+/* Sets of logical CPUs. Pure, except cpus_allowed(). */
 #ifndef CRUN_LAUNCHER_CPUS_H
 #define CRUN_LAUNCHER_CPUS_H
 
@@ -21,7 +21,7 @@ bool cpus_equal(const struct cpus *a, const struct cpus *b);
 /* "0-3,8", as in /proc/PID/status; returns out. Cut short if cap is too small. */
 char *cpus_text(const struct cpus *c, char *out, size_t cap);
 
-/* Those this process may run on (affinity, which lies within its cpuset). -errno. */
+/* The CPUs on which this process may run (affinity, which is within its cpuset). -errno. */
 int cpus_allowed(struct cpus *ret);
 
 #endif

@@ -40,7 +40,8 @@ static int find_by_nvml(const struct nvml_lib *l, struct gpu *ret)
     for (unsigned i = 0; i < count && n < GPUS_MAX; i++) {
         struct gpu g = {.numa_node = -1};
         struct nvml_pci pci = {0};
-        if (l->nvmlDeviceGetHandleByIndex_v2(i, &g.device) != NVML_SUCCESS) /* no permission, or it fell off the bus */
+        /* no permission, or the GPU fell off the bus */
+        if (l->nvmlDeviceGetHandleByIndex_v2(i, &g.device) != NVML_SUCCESS)
             continue;
         l->nvmlDeviceGetUUID(g.device, g.uuid, sizeof g.uuid);
         l->nvmlDeviceGetName(g.device, g.name, sizeof g.name);
@@ -57,7 +58,7 @@ static int by_pci(const void *a, const void *b)
     return strcmp(((const struct gpu *)a)->pci, ((const struct gpu *)b)->pci);
 }
 
-/* The driver's folder "0000:3b:00.0/information" has lines "Model: ..." and "GPU UUID: ...". */
+/* Read the driver's file "0000:3b:00.0/information", which has lines "Model: ..." and "GPU UUID: ...". */
 static void read_information(struct gpu *g)
 {
     char path[PATH_MAX], line[160];
@@ -78,7 +79,7 @@ static void read_information(struct gpu *g)
         fclose(f);
 }
 
-/* The same from /proc/driver/nvidia/gpus alone. */
+/* Find GPUs from /proc/driver/nvidia/gpus alone. */
 static int gpus_listed(struct gpu ret[GPUS_MAX])
 {
     char path[PATH_MAX];
@@ -142,7 +143,7 @@ int gpus_visible(struct gpu *gpus, int n, const char *visible)
             word[k - 1] = '\0';
         const int i = named(gpus, n, word);
         if (strncmp(word, "MIG-", 4) == 0 && n > 0 && count == 0) {
-            struct gpu part = {.numa_node = -1}; /* which GPU it is a part of, only the driver knows */
+            struct gpu part = {.numa_node = -1}; /* only the driver knows which GPU it is a part of */
             snprintf(part.uuid, sizeof part.uuid, "%s", word);
             chosen[count++] = part;
             break;

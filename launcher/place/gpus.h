@@ -1,4 +1,4 @@
-/* The NVIDIA GPUs of this machine, found without making a context on any of them: through NVML, else from
+/* Finds the NVIDIA GPUs of this machine without creating a context on them: through NVML, else from
  * /proc/driver/nvidia/gpus. */
 #ifndef CRUN_LAUNCHER_GPUS_H
 #define CRUN_LAUNCHER_GPUS_H
@@ -17,17 +17,17 @@ struct gpu {
     nvml_device device; /* NULL: found without NVML */
 };
 
-/* All of them, in the order of the driver (PCI bus). Returns how many; 0 where there is none or no driver. */
+/* Find all GPUs, in the order of the driver (PCI bus). Returns their number; 0 if there is none, or no driver. */
 int gpus_find(struct gpu ret[GPUS_MAX]);
 
-/* Where the files that describe the machine lie: HWLOC_FSROOT as hwloc takes it, to look at another one's; "" for this
+/* The root of the files that describe the machine: HWLOC_FSROOT, as in hwloc, to look at another machine's; "": this
  * one. */
 const char *machine_root(void);
 
-/* What CUDA_VISIBLE_DEVICES leaves, in its order: indices, UUIDs (GPU-...) or beginnings of one, ended by the first
- * that names no GPU or one named already. visible: the variable, NULL: not set, all are visible. Moves the visible ones
- * to the front; returns how many. Of MIG-... CUDA takes one for each process, so the first counts and no other.
- * Pure. */
+/* Select the GPUs that CUDA_VISIBLE_DEVICES lists, in its order: indices, UUIDs (GPU-...) or beginnings of them; the
+ * list ends at the first entry that names no GPU, or one named already. visible: the variable, NULL: not set, all
+ * are visible. Moves the visible ones to the front; returns their number. Of MIG-... entries CUDA uses one per
+ * process, so only the first counts. Pure. */
 int gpus_visible(struct gpu *gpus, int n, const char *visible);
 
 /* Both, with CUDA_VISIBLE_DEVICES of this process. */

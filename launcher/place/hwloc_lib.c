@@ -2,7 +2,7 @@
 
 #include "common/base/shared_lib.h"
 
-/* The name that the headers we were built with belong to. */
+/* The library's name that fits the headers at build time. */
 #if HWLOC_API_VERSION >> 16 == 2
 #define SONAME "libhwloc.so.15"
 #else

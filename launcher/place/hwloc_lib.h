@@ -1,5 +1,5 @@
-/* hwloc, opened on first use: only --numa-binding and `crun topo` ask it anything. The functions stand in a struct
- * under their own names; the headers' inline functions that call further ones cannot be used. */
+/* hwloc, opened on first use: only --numa-binding and `crun topo` need it. Its functions are in a struct under their
+ * own names; inline functions of its headers that call other functions cannot be used. */
 #ifndef CRUN_LAUNCHER_HWLOC_LIB_H
 #define CRUN_LAUNCHER_HWLOC_LIB_H
 
@@ -25,7 +25,7 @@ struct hwloc_lib {
 #undef X
 };
 
-/* NULL, with one sentence, where it is not installed. Stays for the life of the process. Main thread. */
+/* NULL, with one sentence, if it is not installed. Stays for the life of the process. Main thread. */
 const struct hwloc_lib *hwloc_lib(struct err *e);
 
 #endif

@@ -1,7 +1,6 @@
-/* NVIDIA's management library, opened on first use: it counts and describes GPUs without making a context on any of
- * them.
+/* NVIDIA's management library, opened on first use: it counts and describes GPUs without creating a context on them.
  *
- * Its header is not part of the library's package, so what we call is declared here, as its manual describes it. */
+ * Its header is not in the library's package, so the functions that we call are declared here as in its manual. */
 #ifndef CRUN_LAUNCHER_NVML_LIB_H
 #define CRUN_LAUNCHER_NVML_LIB_H
 
@@ -26,7 +25,7 @@ struct nvml_event {
 };
 
 struct nvml_utilization {
-    unsigned gpu, memory; /* percent of the time in which a kernel ran, memory was read or written */
+    unsigned gpu, memory; /* percent of the time in which a kernel ran; in which memory was read or written */
 };
 
 struct nvml_memory {
@@ -67,7 +66,7 @@ struct nvml_lib {
 #undef X
 };
 
-/* Opened and initialised; stays for the life of the process. NULL, with one sentence, where there is no driver. Main
+/* Opened and initialised; stays for the life of the process. NULL, with one sentence, if there is no driver. Main
  * thread. */
 const struct nvml_lib *nvml_lib(struct err *e);
 

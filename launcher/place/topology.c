@@ -15,7 +15,7 @@ static bool is_cache(hwloc_obj_type_t t)
     return t >= HWLOC_OBJ_L1CACHE && t <= HWLOC_OBJ_L5CACHE;
 }
 
-/* False: none of its CPUs may be used. */
+/* Read a core. False: none of its CPUs may be used. */
 static bool read_core(const struct hwloc_lib *l, const struct hwloc_obj *o, const struct cpus *allowed,
                       struct topology_core *c)
 {
@@ -25,7 +25,7 @@ static bool read_core(const struct hwloc_lib *l, const struct hwloc_obj *o, cons
             cpus_add(&c->cpus, i);
     if (c->node < 0)
         c->node = 0;
-    c->complex = -1 - c->node; /* no shared cache is known: the cores of the node */
+    c->complex = -1 - c->node; /* no shared cache is known: all cores of the node */
     for (const struct hwloc_obj *up = o->parent; up; up = up->parent) {
         if (is_cache(up->type) && !l->hwloc_bitmap_isequal(up->cpuset, o->cpuset))
             c->complex = COMPLEX_OF(up);

@@ -1,4 +1,4 @@
-/* The cores of this machine and what they share, from hwloc. */
+/* The cores of this machine, and which caches they share, from hwloc. */
 #ifndef CRUN_LAUNCHER_TOPOLOGY_H
 #define CRUN_LAUNCHER_TOPOLOGY_H
 
@@ -7,10 +7,11 @@
 struct err;
 
 struct topology_core {
-    struct cpus cpus; /* its hardware threads, those that may be used */
+    struct cpus cpus; /* its usable hardware threads */
     int node;         /* the kernel's number of its NUMA node */
     int socket;
-    int complex; /* cores with the same value share the largest cache that several share; where none does: of one node */
+    /* the same for all cores that share the largest shared cache; without a shared cache, for all cores of a node */
+    int complex;
 };
 
 struct topology {
@@ -18,9 +19,9 @@ struct topology {
     int n;
 };
 
-/* Cores without a usable CPU are left out. allowed: CPUs that may be used, NULL: all. synthetic: NULL for this machine,
- * else a description of another one as hwloc reads it ("node:2 core:8 pu:2"). -ENOENT where hwloc is not installed,
- * -ENODEV where no core is left. Some milliseconds. */
+/* Cores without a usable CPU are left out. allowed: usable CPUs, NULL: all. synthetic: NULL for this machine, else a
+ * description of another one in hwloc's format ("node:2 core:8 pu:2"). -ENOENT if hwloc is not installed, -ENODEV if
+ * no core is left. Takes some milliseconds. */
 int topology_read(struct topology *ret, const char *synthetic, const struct cpus *allowed, struct err *e);
 void topology_free(struct topology *t);
 

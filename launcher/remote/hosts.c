@@ -20,7 +20,7 @@
 #define FILE_MAX (1u << 20)
 #define WORD_MAX 320
 
-/* Nothing that ssh or a shell would take for something else. */
+/* Does the name contain only characters that neither ssh nor a shell interprets? */
 static bool name_ok(const char *name)
 {
     const char *at = strchr(name, '@'), *host = at ? at + 1 : name;
@@ -40,7 +40,7 @@ static int parse_slots(const char *text, const char *what, int least, int *ret, 
     return 0;
 }
 
-/* MPICH's "node:4:eth0": the interface goes, crun finds the one that leads to the others. */
+/* Remove the interface from MPICH's "node:4:eth0": crun finds the one that leads to the others. */
 static void cut_interface(char *word)
 {
     uint8_t ip[ADDR_BYTES];
@@ -51,7 +51,7 @@ static void cut_interface(char *word)
         *interface = 0;
 }
 
-/* "node", "node:4", "[v6]", "[v6]:4"; a bare IPv6 address has no slots. */
+/* Parse "node", "node:4", "[v6]", "[v6]:4"; a bare IPv6 address has no slots. */
 static int parse_word(const char *typed, struct host *ret, struct err *e)
 {
     char name[WORD_MAX], word[WORD_MAX];
@@ -137,8 +137,8 @@ static int take_user(const char *user, struct host *one, struct err *e)
     return 0;
 }
 
-/* KEY=VALUE behind a host, as Open MPI, Torque, DeepSpeed and MPICH write them. What says more than how many workers
- * there are is passed over: crun takes no more than the slots, finds the interface, and binds by --numa-binding. */
+/* Parse KEY=VALUE after a host, as Open MPI, Torque, DeepSpeed and MPICH write them. Only the number of workers is
+ * used: crun never takes more than the slots, finds the interface itself, and binds with --numa-binding. */
 static int parse_word_of_line(struct hosts *h, const char *word, struct host *one, bool *ret_none, struct err *e)
 {
     static const char *const slots[] = {"slots", "np", "cpu", "count"};
@@ -162,7 +162,7 @@ static int parse_word_of_line(struct hosts *h, const char *word, struct host *on
     return err_set(e, ERR_USAGE, "'%.100s': expected slots=N", word);
 }
 
-/* Open MPI's slots=0: the host has no part. */
+/* Add one line. Open MPI's slots=0 excludes the host. */
 static int add_line(struct hosts *h, char *line, struct err *e)
 {
     struct host one;
@@ -186,7 +186,7 @@ static int add_line(struct hosts *h, char *line, struct err *e)
 
 int hosts_add_text(struct hosts *h, const char *text, const char *what, struct err *e)
 {
-    static const char byte_order_mark[] = "\xef\xbb\xbf"; /* as editors of Windows put it in front */
+    static const char byte_order_mark[] = "\xef\xbb\xbf"; /* editors on Windows put it in front */
     const size_t mark = strncmp(text, byte_order_mark, 3) == 0 ? 3 : 0;
     char *copy = strdup(text + mark), *next = copy;
     int rc = copy ? 0 : err_errno(e, ENOMEM, "%s", what);

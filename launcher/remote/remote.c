@@ -67,7 +67,7 @@ static void on_signal(void *arg)
         if (signo == SIGCHLD)
             continue;
         if (signo == s->preempt || sigismember(&s->handled.set, signo)) {
-            guardian_stopping(m->link, 0); /* the other hosts say how long it takes them */
+            guardian_stopping(m->link, 0); /* the agents on the other hosts report how long their end takes */
             m->stop_code = signo == s->preempt ? EXIT_REQUEUE : 128 + signo;
             remote_stop_all(m, signo, typed);
         } else if (signo == SIGTSTP)
@@ -79,7 +79,7 @@ static void on_signal(void *arg)
     reap(m);
 }
 
-/* Nobody would notice us any more. The ends of the connections stop the agents. */
+/* The guardian is gone, and nobody waits for us any more. Ending the connections stops the agents. */
 static void on_guardian_gone(void *arg)
 {
     struct remote *m = arg;
@@ -94,7 +94,7 @@ static void run_child(const struct remote *m, int i, const int fds[3])
 {
     const struct remote_plan *p = &m->plan;
     char *local[] = {(char *)p->shell.crun, (char *)REMOTE_COMMAND, NULL}, *far[REMOTE_RSH_WORDS + 3];
-    setsid(); /* what is typed is for us to pass on */
+    setsid(); /* so that what is typed reaches only us, and we pass it on */
     for (int k = 0; k < 3; k++)
         dup2(fds[k], k);
     sigaction(SIGPIPE, &m->link->worker_pipe, NULL);
@@ -252,7 +252,7 @@ int remote_run(const struct config *c, const struct guardian_link *link, int arg
     uv_timer_start(&m->begin, remote_on_begin_late, (uint64_t)config_join_timeout_ms(c), 0);
     const uint64_t silence = (uint64_t)(c->conf.keep_alive_interval_ms * c->conf.keep_alive_max_attempt);
     uv_timer_start(&m->alive, remote_on_alive, silence, silence);
-    if (rc < 0) /* those that were started see the end of their orders */
+    if (rc < 0) /* agents that were started see the end of their input */
         remote_stop_all(m, SIGTERM, false);
     while (m->left > 0)
         uv_run(&m->loop, UV_RUN_ONCE);

@@ -15,7 +15,7 @@
 #include "launcher/remote/remote_wire.h"
 
 #define ORDER_MS 60000
-#define FIRST_FREE_FD 10 /* below are those that a shell may use */
+#define FIRST_FREE_FD 10 /* lower numbers may be used by a shell */
 
 struct order {
     char token_option[64], control_option[32];
@@ -23,7 +23,7 @@ struct order {
     int argc;
 };
 
-/* In memory, and closed in workers: no file holds the secret, no command line shows it. */
+/* Keep the token in a memory file that workers do not inherit: it is neither in a file nor on a command line. */
 static int keep_token(struct order *o, const char *token, struct err *e)
 {
     const int fd = memfd_create("crun-token", MFD_CLOEXEC);
@@ -35,7 +35,7 @@ static int keep_token(struct order *o, const char *token, struct err *e)
     return 0;
 }
 
-/* Standard input carries orders for crun; workers read nothing. */
+/* Keep standard input for orders to crun; workers get /dev/null. */
 static int keep_control(struct order *o, struct err *e)
 {
     const int control = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, FIRST_FREE_FD);
@@ -55,7 +55,7 @@ static int set_variable(char *text, struct err *e)
         return err_set(e, ERR_CORRUPT, "what the starting crun sent is not well formed");
     *equals = 0;
     const int rc = setenv(text, equals + 1, 1) == 0 ? 0 : err_errno(e, errno, "environment");
-    *equals = '='; /* the next word begins after this one's end */
+    *equals = '='; /* argv's words follow each other in one buffer, so restore it */
     return rc;
 }
 

@@ -1,5 +1,5 @@
-/* An agent that another crun started on this host (remote.h): takes its order from standard input, then is crun as any
- * other. */
+/* An agent that another crun started on this host (remote.h): reads its order from standard input, then continues as
+ * an ordinary crun. */
 #ifndef CRUN_LAUNCHER_REMOTE_AGENT_H
 #define CRUN_LAUNCHER_REMOTE_AGENT_H
 

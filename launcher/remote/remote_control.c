@@ -1,5 +1,5 @@
-/* What this crun tells the agent of one host: its order, then signals and questions whether it lives, through the
- * standard input of its ssh. */
+/* What this crun sends to the agent of one host through the standard input of its ssh: the order, then signals and
+ * questions whether it is alive. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -56,7 +56,7 @@ void remote_control_send(struct far *f, unsigned char byte)
         push(f);
 }
 
-/* As much of the order as the pipe takes goes in before anybody reads it. */
+/* Open the pipe and write as much of the order as fits, before anybody reads it. */
 int remote_control_open(struct far *f, int i, int *ret_fd, struct err *e)
 {
     int ends[2];

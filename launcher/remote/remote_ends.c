@@ -1,5 +1,5 @@
-/* How the agents of crun -H end: which are stopped, which are waited for no longer, and what that means for the
- * others and for the exit code. */
+/* How the agents of crun -H end: which ones are stopped, which are given up, and what that means for the others and
+ * for the exit code. */
 #include <signal.h>
 #include <stdio.h>
 
@@ -8,7 +8,7 @@
 #include "launcher/remote/remote_internal.h"
 #include "launcher/remote/remote_wire.h"
 
-#define LATE_MS 30000 /* an agent that is to stop has this on top of what its workers may take */
+#define LATE_MS 30000 /* ms for an agent to stop, in addition to the time that its workers may take */
 #define UNBEGUN_MS 5000
 #define EXIT_SSH 255
 
@@ -26,7 +26,7 @@ void remote_end_far(struct far *f)
     kill(f->pid, SIGKILL);
 }
 
-/* Those that have not begun are waited for no longer; why: what to say of each, NULL: nothing. */
+/* Give up agents that have not begun; why: printed for each, NULL: nothing. */
 static void give_up_unbegun(struct remote *m, const char *why)
 {
     for (int i = 0; i < m->n; i++) {
@@ -59,7 +59,7 @@ void remote_stop_all(struct remote *m, int signo, bool typed)
     m->stopping = true;
     if (!m->failed)
         give_up_unbegun(m, NULL);
-    else /* what is wrong there is worth a moment */
+    else /* an error there is worth a short wait for its text */
         uv_timer_start(&m->begin, remote_on_begin_late, UNBEGUN_MS, 0);
     uv_timer_start(&m->late, on_late,
                    (uint64_t)(stops_longest_ms(&m->c->stops) + (int64_t)(m->c->stops.kill * 1000) + LATE_MS), 0);
@@ -75,7 +75,7 @@ static int count_running(const struct remote *m, bool begun)
     return n;
 }
 
-/* A host is out of the job before it was in it, with this code: how the others fare is decided here. */
+/* A host dropped out, with this code, before it had joined: stop the others if too few are left. */
 static void stop_if_too_few(struct remote *m, int code)
 {
     const int others = count_running(m, false);
@@ -124,7 +124,7 @@ static void judge_unbegun(struct far *f)
     stop_if_too_few(m, EXIT_UNAVAILABLE);
 }
 
-/* Once a host has heard of a round or of the end, the job needs none that has not. */
+/* Has a host heard of a round, or of the end? Then the job does not need those that have not. */
 static bool has_begun(const struct remote *m)
 {
     for (int i = 0; i < m->n; i++)
@@ -133,7 +133,7 @@ static bool has_begun(const struct remote *m)
     return false;
 }
 
-/* It began, and ended before it heard anything from the rendezvous: the others would wait for it. */
+/* An agent began, but ended before it heard anything from the rendezvous: the others would wait for it. */
 static void judge_unjoined(struct far *f)
 {
     struct remote *m = f->m;
@@ -147,8 +147,8 @@ static void judge_unjoined(struct far *f)
     stop_if_too_few(m, code ? code : EXIT_UNAVAILABLE);
 }
 
-/* Hosts that end with different codes: 0 says that the whole job is complete, and 75 that nothing went wrong, which
- * another host knows better. */
+/* Choose the exit code if hosts end with different ones: 0 means that the whole job is complete; 75, that nothing
+ * failed, which another host's code overrides. */
 static void merge_code(struct remote *m, int code)
 {
     if (m->code == EXIT_OK || (code == EXIT_REQUEUE && m->code >= 0))

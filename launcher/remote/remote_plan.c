@@ -17,7 +17,7 @@
 
 /* --- where the nodes meet */
 
-/* Free at this moment: the agent that takes it is started at once. */
+/* A port that is free now; the agent that uses it is started at once. */
 static int free_port(int fallback)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
@@ -30,7 +30,7 @@ static int free_port(int fallback)
     return ok ? ntohs(a.sin_port) : fallback;
 }
 
-/* "localhost" means another machine to every other host. */
+/* The address to use for this host: "localhost" means another machine to every other host. */
 static int own_address(char *out, size_t cap, struct err *e)
 {
     char all[1024];
@@ -58,7 +58,7 @@ static int choose_endpoint(struct remote_plan *p, struct err *e)
     return 0;
 }
 
-/* What the options name, else the user's own, else one drawn for this job: it travels with the order. */
+/* Choose the job's secret: what the options name, else the user's own, else a random one; it travels with the order. */
 static int choose_token(struct remote_plan *p, struct err *e)
 {
     struct auth_tokens tokens;
@@ -140,7 +140,7 @@ int remote_plan_options(const struct remote_plan *p, int i, struct buf *b)
     if (!c->nnodes_typed)
         TRY(buf_printf(b, "--nnodes=%d%c", p->hosts.n, '\0'));
     if (c->nnodes_typed &&
-        c->nnodes.max < p->hosts.n) /* the program runs on other hosts, and this crun's code is that of all */
+        c->nnodes.max < p->hosts.n) /* the program runs on other hosts; this crun only returns their exit code */
         TRY(buf_printf(b, "--spare-exit-code=0%c", '\0'));
     if (h->slots > 0)
         TRY(buf_printf(b, "--nproc-per-node=%d%c", h->slots, '\0'));
@@ -175,7 +175,7 @@ static int encode_variable(struct buf *b, const char *name)
     return buf_add(b, value, strlen(value) + 1);
 }
 
-/* Settings of crun itself go along as they stand here; what -x names is for the workers. */
+/* Add crun's own settings from this environment to the order; variables that -x names are for the workers. */
 static int encode_settings(struct buf *b)
 {
     static const char *const ours[] = {"CRUN_HOSTS",  "CRUN_HOSTFILE",   "CRUN_RSH",    "CRUN_REMOTE_CRUN",
@@ -194,7 +194,7 @@ static int encode_settings(struct buf *b)
     return 0;
 }
 
-/* A name: as it is here, where it is. */
+/* Add variables given by name only, with their value here, if they are set. */
 static int encode_exports(const struct config_exports *x, struct buf *b)
 {
     char name[256];

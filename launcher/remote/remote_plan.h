@@ -19,21 +19,21 @@ struct remote_plan {
     struct hosts hosts;
     bool *local; /* of each host: it is this one */
     struct remote_shell shell;
-    char endpoint[HOME_HOST_MAX + 16]; /* "": the user named one, or none is needed */
+    char endpoint[HOME_HOST_MAX + 16]; /* "": the user gave one, or the job needs none */
     struct auth_token token;           /* principal "": none */
     int argc, first_operand;
     char **argv;
 };
 
-/* Waits for the name service, 2 s at most; once abort_fd (-1: none) is readable, no longer, and the plan is of no
- * use. */
+/* Waits for the name service, 2 s at most, and only until abort_fd (-1: none) is readable; the plan is unusable
+ * then. */
 int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, char **argv, int first_operand,
                      int abort_fd, struct err *e);
-/* One line where --nproc-per-node was typed for nobody. */
+/* Print one line if --nproc-per-node was given but applies to no host. */
 void remote_plan_say_unused(const struct remote_plan *p, FILE *out);
-/* The order of host i, head included; b is wiped by the caller. */
+/* Make the order of host i, head included; the caller wipes b. */
 int remote_plan_order(const struct remote_plan *p, int i, struct buf *b, struct err *e);
-/* Append the options that host i gets on top of those that were typed, each with its NUL. -ENOMEM, -E2BIG. */
+/* Append the options for host i that come after the typed ones, each with its NUL. -ENOMEM, -E2BIG. */
 int remote_plan_options(const struct remote_plan *p, int i, struct buf *b);
 void remote_plan_free(struct remote_plan *p);
 

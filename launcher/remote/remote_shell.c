@@ -18,7 +18,7 @@
 
 #define RESOLVE_MS 2000
 
-/* What needs no name service, or a look-up that is under way. */
+/* Is the host this machine? Decides without the name service, or starts a look-up. */
 static bool look(const struct host *h, struct lookup **ret)
 {
     char own[HOSTS_NAME_MAX + 1] = "";
@@ -61,7 +61,7 @@ void remote_find_local(const struct host *hosts, int n, int abort_fd, bool *ret)
     free(asked);
 }
 
-/* The whole text is the path of a program, whatever blanks it has. */
+/* Is the whole text the path of a program, which may contain blanks? */
 static bool is_program(const char *path)
 {
     struct stat st;

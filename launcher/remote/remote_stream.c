@@ -9,7 +9,8 @@
 
 #define LAST_READS 64
 
-/* Login scripts, and an agent that is killed, may leave a line without its end before it. Cuts it off. */
+/* Cut the word off the end of a line. An unfinished line of a login script, or of an agent that was killed, may be
+ * in front of it. */
 static bool cut_word(const char *line, size_t *n, const char *word)
 {
     const size_t len = strlen(word);
@@ -19,8 +20,8 @@ static bool cut_word(const char *line, size_t *n, const char *word)
     return true;
 }
 
-/* The farewell of an agent that is stopped since another host is missing: nobody sent a signal, and the cause is
- * told. */
+/* Is this the last line of an agent that we stopped because another host is missing? It must not be shown: nobody
+ * sent a signal, and the cause has been printed. */
 static bool is_farewell_to_us(const struct remote *m, const char *line, size_t n)
 {
     static const char farewell[] = "crun: stopped by SIGTERM";
@@ -32,7 +33,7 @@ static void on_line(void *ctx, const char *line, size_t n)
     struct far_stream *s = ctx;
     struct far *f = s->far;
     bool ours = f->ready && cut_word(line, &n, REMOTE_ALIVE);
-    if (s->voice.is_err && cut_word(line, &n, REMOTE_JOINED)) /* perhaps before the other stream was looked at */
+    if (s->voice.is_err && cut_word(line, &n, REMOTE_JOINED)) /* may come before the other stream has been read */
         ours = f->joined = true;
     if (!s->voice.is_err && !f->ready)
         ours = f->ready = cut_word(line, &n, REMOTE_HELLO);

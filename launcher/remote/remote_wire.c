@@ -19,7 +19,7 @@ int remote_encode(struct buf *b, enum remote_word kind, const char *text)
     return buf_add(b, text, strlen(text) + 1);
 }
 
-/* n bytes and no more: what follows is not ours. */
+/* Read n bytes and no more: what follows is not for us. */
 static int read_exactly(int fd, char *out, size_t n, int64_t deadline, struct err *e)
 {
     while (n > 0) {

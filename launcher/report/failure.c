@@ -371,7 +371,7 @@ static int torchrun_code(const cJSON *w)
     return json_str_or(w, "signal", "")[0] ? 128 - code : code;
 }
 
-/* What another node sent may be any number. */
+/* The time of a failure. Another node may have sent any number. */
 static long long time_of(const cJSON *w)
 {
     const double t = w ? json_f64_or(w, "time", -1) : -1;

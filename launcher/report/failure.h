@@ -1,6 +1,6 @@
-/* The failure report: who failed first, and what people want to know about it. Every failed worker of the job is a JSON
- * object, made by the agent that saw it end; group rank 0's agent puts them in order, shows them as text, and writes
- * them to a file. Pure. */
+/* The failure report: which worker failed first, and what people want to know about it. Every failed worker of the
+ * job is a JSON object, made by the agent that saw it end; group rank 0's agent puts them in order, shows them as
+ * text, and writes them to a file. Pure. */
 #ifndef CRUN_LAUNCHER_FAILURE_H
 #define CRUN_LAUNCHER_FAILURE_H
 
@@ -17,39 +17,40 @@ struct failure_worker {
     int rank, local_rank;
     pid_t pid;
     bool ended;
-    bool told_to_stop; /* it ended after we had sent it a signal: a consequence, not a failure */
-    unsigned order;    /* 1, 2, ... in the order in which the kernel reported the deaths, or crun found it to hang */
+    bool told_to_stop; /* it ended after we had signalled it: a consequence, not a failure */
+    unsigned order;    /* 1, 2, ... in the order in which the kernel reported the deaths, or crun found hangs */
     int64_t ended_ns;  /* monotonic; when it was found to hang */
     struct ending ending;
-    char hung[72]; /* "hung at step 99": it was stopped for that, so its ending says nothing; "": it did not hang */
+    /* "hung at step 99": it was stopped because it hung, so its ending means nothing; "": it did not hang */
+    char hung[72];
 };
 
-/* It ended badly, and by itself, or hung. */
+/* Did this worker fail by itself, or hang? */
 bool failure_is(const struct failure_worker *w);
 
 /* Index of the first culprit, -1 if nobody failed by itself. */
 int failure_first(const struct failure_worker *w, int n);
 
-/* What is known of a worker besides; a NULL is left out. */
+/* What else is known about a worker; NULL members are left out. */
 struct failure_words {
     const char *host, *node;
     const char *message, *message_from; /* its error record, and where that stood */
     const char *core, *gpu;
     const char *because;           /* follows its ending (causes.h) */
     const char *xid;               /* what the driver of its GPUs reported */
-    const char *memory;            /* oom_kills_text(), if it was killed for want of memory */
-    const char *phase;             /* what it was doing, as libcrun recorded it; NULL: not used */
+    const char *memory;            /* oom_kills_text(), if it was killed because memory ran out */
+    const char *phase;             /* the phase that libcrun recorded; NULL: it does not use libcrun */
     int64_t step;                  /* the last that it finished, -1: none */
     const struct lines_tail *tail; /* of its stderr */
-    const char *tail_late;         /* why there is none; NULL: there is, or none was wanted */
-    double time;                   /* when it ended, seconds since 1970 by this node's clock */
+    const char *tail_late;         /* why the last lines are missing; NULL: they are there, or not wanted */
+    double time;                   /* when it ended: seconds since 1970 by this node's clock */
 };
 
 #define FAILURE_TAIL_LINES 20
 #define FAILURE_TAIL_BYTES 2048
 #define FAILURE_TEXT_MAX 65536 /* bytes of a node's report */
 
-/* The object of a worker, all of it UTF-8; freed by cJSON_Delete(). NULL: no memory. */
+/* Make the JSON object of a worker, all of it UTF-8; freed by cJSON_Delete(). NULL: no memory. */
 struct cJSON *failure_describe(const struct failure_worker *w, const struct failure_words *words);
 
 struct failure_job {
@@ -59,29 +60,29 @@ struct failure_job {
     double restart_window; /* seconds; 0: all restarts count */
     int exit_code;
     const char *cause; /* in the rendezvous' words, "": it gave none */
-    int culprit;       /* rank of the first that failed, as the rendezvous had it, -1: none */
+    int culprit;       /* rank of the first failure according to the rendezvous, -1: none */
     int unheard;       /* nodes of the round that reported nothing */
 };
 
-/* A node's report: its failures, and whether more may come. Freed by free(). NULL: no memory. */
+/* Encode a node's failures, and whether more may follow. Freed by free(). NULL: no memory. */
 char *failure_encode(const struct cJSON *own, bool final);
-/* Append what another node reported; what is no failure is left out. False: it cannot be understood. */
+/* Append what another node reported; members that are not failures are left out. False: it cannot be parsed. */
 bool failure_merge(struct cJSON *all, const char *text, size_t n, bool *ret_final);
 
-/* The culprit first, the others as their nodes' clocks have it. */
+/* Sort: the culprit first, the others by their nodes' clocks. */
 void failure_sort(struct cJSON *all, int culprit);
 
-/* The report as text with newlines, of a sorted array. */
+/* Write the report of a sorted array as text with newlines. */
 int failure_render(const struct failure_job *j, const struct cJSON *all, struct buf *out);
 
 /* The same as JSON, freed by free(). NULL: no memory. */
 char *failure_json(const struct failure_job *j, const struct cJSON *all);
-/* The same on one line of at most so many bytes: the last failures are left out where it is too long ("more": how
- * many). NULL: no memory, or no room for even one. */
+/* The same on one line of at most max bytes: if it is too long, the last failures are left out ("more" counts them).
+ * NULL: no memory, or not even one fits. */
 char *failure_json_short(const struct failure_job *j, const struct cJSON *all, size_t max);
 
-/* What a launcher around crun reads (TORCHELASTIC_ERROR_FILE): the culprit's error record in torchrun's format, made of
- * its message or else of how it ended. Freed by free(). NULL: no memory. */
+/* The error record for a launcher around crun (TORCHELASTIC_ERROR_FILE), in torchrun's format: the culprit's, made
+ * from its message or else from how it ended. Freed by free(). NULL: no memory. */
 char *failure_record_json(const struct failure_job *j, const struct cJSON *all);
 
 #endif

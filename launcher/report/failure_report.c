@@ -29,7 +29,7 @@
 #include "launcher/report/failure_files.h"
 #include "launcher/report/failure_share.h"
 
-/* Workers of one node that are in the report. */
+/* number of a node's workers that the report shows */
 #define OWN_MAX 32
 
 struct failure_report {
@@ -37,7 +37,7 @@ struct failure_report {
     struct failure_share *share;
     struct causes causes;
     int64_t round_ms; /* when the round began */
-    uv_timer_t *late; /* of the words; in memory of its own: it closes later than we are freed */
+    uv_timer_t *late; /* time-out for last words; allocated separately, because it closes after we are freed */
     bool is_late;
 };
 
@@ -103,7 +103,8 @@ static void find_message(const struct failure_report *f, const struct failure_wo
         words->message_from = "seen by crun";
     } else if (path && printed && printed->found_record) {
         words->message = printed->record.message;
-        words->message_from = f->o.logs->root[0] ? path : "error.json"; /* else its folder is gone in a moment */
+        /* otherwise its folder is removed in a moment */
+        words->message_from = f->o.logs->root[0] ? path : "error.json";
     } else if ((words->message = f->o.error_text(f->o.arg, w->local_rank))) {
         words->message_from = "reported through libcrun";
     } else if (printed && !printed->has_record) {
@@ -123,7 +124,7 @@ static const char *core_text(const struct logmux_words *printed, char *out, size
     return out;
 }
 
-/* The worker's share of the list of devices, where this node has one. */
+/* The device of this worker in CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES, if one is set. */
 static const char *find_gpu(int local, struct virtual_rank *device)
 {
     if (!getenv("CUDA_VISIBLE_DEVICES") && !getenv("HIP_VISIBLE_DEVICES"))
@@ -134,7 +135,7 @@ static const char *find_gpu(int local, struct virtual_rank *device)
     return value && value[1] ? value + 1 : NULL;
 }
 
-/* How far it was, if it reported that. */
+/* The step and phase that the worker reached, if it reported them. */
 static void find_progress(const struct crun_page *page, struct failure_words *words)
 {
     words->step = -1;
@@ -145,7 +146,7 @@ static void find_progress(const struct crun_page *page, struct failure_words *wo
         words->step = (int64_t)atomic_load(&page->step);
 }
 
-/* The last line that is not empty; out is to be freed. */
+/* The last line that is not empty; the caller frees out. */
 static const char *last_line(const struct lines_tail *tail, struct buf *out)
 {
     if (!tail || lines_tail_render(tail, FAILURE_TAIL_LINES, "", out) < 0 || !out->len)
@@ -156,7 +157,7 @@ static const char *last_line(const struct lines_tail *tail, struct buf *out)
     return line ? line + 1 : out->data;
 }
 
-/* What is known of this machine's GPUs, for the line `xid`. */
+/* Faults of this machine's GPUs, for the report's line `xid`. */
 static const char *find_faults(struct failure_report *f, char out[CAUSES_TEXT_MAX + 96])
 {
     struct failure_gpu gpu = {0};
@@ -176,7 +177,7 @@ static const char *find_faults(struct failure_report *f, char out[CAUSES_TEXT_MA
     return out;
 }
 
-/* What its own memory or words say before what befell some GPU of its machine. */
+/* The cause of a failure: first what memory or the worker's own words say, then faults of GPUs on its machine. */
 static const char *find_cause(struct failure_report *f, const struct failure_scene *now, const struct failure_worker *w,
                               const char *message, const struct lines_tail *tail, char out[CAUSES_TEXT_MAX])
 {
@@ -216,7 +217,8 @@ static cJSON *describe(struct failure_report *f, const struct failure_scene *now
     return failure_describe(w, &words);
 }
 
-/* In the order of their deaths. Only the first has its last words: the others mostly say that a peer is gone. */
+/* Append this node's failures in the order of deaths. Only the first gets its last lines: the others mostly report
+ * that a peer is gone. */
 static void append_own(struct failure_report *f, const struct failure_scene *now, cJSON *all)
 {
     const struct failure_worker *w = now->workers;
@@ -242,15 +244,14 @@ static bool ended_badly(const struct rdzv_news *end)
     return end->kind == RDZV_NEWS_END && end->exit_code != EXIT_OK && end->exit_code != EXIT_REQUEUE;
 }
 
-/* The round that this node was in failed, as the rendezvous reports, and others were in it. */
+/* Did the round that this node was in fail, according to the rendezvous, with other nodes in it? */
 static bool is_shared(const struct failure_scene *now)
 {
     return now->round->round && now->round->group_world > 1 && ended_badly(now->end) &&
            now->end->round == now->round->round;
 }
 
-/* It failed before this node had heard that it began: there is still something to hear, or somebody waits for our
- * report. */
+/* Did the round fail before this node learnt that it began? Then reports must still be exchanged. */
 static bool has_missed_it(const struct failure_scene *now)
 {
     const struct rdzv_news *end = now->end;
@@ -258,7 +259,7 @@ static bool has_missed_it(const struct failure_scene *now)
            (end->group_rank > 0 || (end->group_rank == 0 && end->group_world > 1));
 }
 
-/* To group rank 0 of the round that failed. */
+/* Send this node's failures to group rank 0 of the round that failed. */
 static void send_own(struct failure_report *f, const struct failure_scene *now, const cJSON *own, bool final)
 {
     const bool knows_end_only = now->end->round != now->round->round;
@@ -291,7 +292,7 @@ int failure_report_receive(void *arg, const char *node, const char *text, size_t
     return failure_share_receive(((struct failure_report *)arg)->share, node, text, n);
 }
 
-/* Group rank 0 has missed it: those who report wait at its listener. */
+/* Group rank 0 missed the round: serve its store now, because the nodes that report are waiting for it. */
 static void serve_missed(struct failure_report *f, const struct failure_scene *now)
 {
     struct err e;
@@ -323,7 +324,7 @@ static void publish(const struct failure_report *f, const struct failure_job *jo
     free(text);
 }
 
-/* One line, where this node has no failure to show; nothing where that is reported already. */
+/* Print one line, if this node has no failure to show; nothing if it has been printed already. */
 static void print_line(const struct failure_report *f, const struct failure_scene *now)
 {
     const struct rdzv_cause *c = &now->end->cause;
@@ -386,7 +387,7 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
     write_files(f, &job, all, of_job);
 }
 
-/* This node has left: if the round fails yet, it has nothing to report. */
+/* This node has left the round: tell group rank 0 that it has nothing to report, in case the round fails later. */
 static void send_nothing(struct failure_report *f, const struct failure_scene *now, const cJSON *nothing)
 {
     if (nothing && now->end->kind == RDZV_NEWS_END && now->end->round == now->round->round &&

@@ -20,7 +20,7 @@ struct failure_share {
     int others;                  /* nodes of the round but this */
     struct failure_heard *heard; /* what each node sent, the newest only */
     struct leader_link *link;    /* elsewhere */
-    bool refused;                /* by group rank 0, or it cannot be reached */
+    bool refused;                /* group rank 0 refused it, or cannot be reached */
     uv_timer_t late;
     bool is_late;
 };

@@ -1,6 +1,6 @@
-/* How the nodes of a failed round exchange their failures (arrays of failure.h): each tells group rank 0 its own
- * (RDZV.FAILURE at the bootstrap store of the round), and group rank 0 collects them. Loop thread only; the waits run
- * the loop. */
+/* Exchanges failures (arrays of failure.h) between the nodes of a failed round: each node sends group rank 0 its own
+ * (RDZV.FAILURE at the bootstrap store of the round), and group rank 0 collects them. Loop thread only; the waits
+ * run the loop. */
 #ifndef CRUN_LAUNCHER_FAILURE_SHARE_H
 #define CRUN_LAUNCHER_FAILURE_SHARE_H
 
@@ -14,26 +14,26 @@ struct endpoint;
 struct err;
 struct failure_share;
 
-/* The end of a job waits no longer than this for the reports of other nodes. */
+/* ms for which the end of a job waits for reports of other nodes */
 #define FAILURE_SHARE_MS 3000
 
-/* Strings and hurry are borrowed; *hurry: wait for no other node. */
+/* Strings and hurry are borrowed; *hurry true: wait for no other node. */
 int failure_share_open(struct failure_share **ret, uv_loop_t *loop, const char *run_id, const char *node,
                        const bool *hurry, struct err *e);
 
-/* A round of so many nodes: what was heard of the one before is forgotten. */
+/* A round with so many nodes begins: forget reports of the one before. */
 void failure_share_begin_round(struct failure_share *s, int nodes);
 
-/* Send these failures of this node to group rank 0, in place of those that are not sent yet; returns at once. final: no
- * more will come. */
+/* Send failures of this node to group rank 0, replacing those that are not sent yet; returns at once. final: no more
+ * will follow. */
 void failure_share_send(struct failure_share *s, uint64_t round, const struct endpoint *group_rank_0,
                         const struct cJSON *own, bool final);
-/* Wait until they are acknowledged; false: they are not, and will not be. */
+/* Wait until they are acknowledged; false: they will not be. */
 bool failure_share_wait_sent(struct failure_share *s);
 
-/* On group rank 0: what another node sent. 0; ERR_REFUSED. */
+/* On group rank 0: handle what another node sent. 0; ERR_REFUSED. */
 int failure_share_receive(struct failure_share *s, const char *node, const char *text, size_t n);
-/* Wait for all nodes, and append what they sent. Returns how many sent nothing. */
+/* Wait for all nodes, and append what they sent. Returns how many nodes sent nothing. */
 int failure_share_collect(struct failure_share *s, struct cJSON *all);
 
 void failure_share_close(struct failure_share *s); /* NULL allowed; the loop must turn once more */

@@ -10,7 +10,7 @@
 
 #define OOM_KILLED "ut of memory: Killed process " /* of the machine, or of a cgroup */
 #define RECORD_BYTES 8192
-#define RECORDS_MAX 200000 /* a log that grows as fast as it is read has an end */
+#define RECORDS_MAX 200000 /* bound, in case the log grows as fast as it is read */
 
 void kernel_log_open(struct kernel_log *k, const char *path, bool whole)
 {
@@ -34,7 +34,7 @@ static bool is_asked_for(const struct kernel_log *k, pid_t pid)
     return false;
 }
 
-/* "Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus." */
+/* Parse "Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus." */
 static void take_xid(struct kernel_log *k, const char *at)
 {
     char bus[64];
@@ -51,8 +51,8 @@ static void take_xid(struct kernel_log *k, const char *at)
     snprintf(k->xid, sizeof k->xid, "Xid %d on %s: %.100s", number, bus, *what ? what : "no more is said");
 }
 
-/* A report of a death for want of memory is many records: it begins with "invoked oom-killer", lists the processes, and
- * ends with the one that was killed. */
+/* Parse one record. The report of a kill for lack of memory consists of many: it begins with "invoked oom-killer",
+ * lists the processes, and ends with the one that was killed. */
 void kernel_log_take(struct kernel_log *k, const char *text)
 {
     const char *at;
@@ -75,7 +75,8 @@ void kernel_log_take(struct kernel_log *k, const char *text)
         take_xid(k, at + strlen("NVRM: "));
 }
 
-/* "4,1234,56789,-;text\n SUBSYSTEM=...": priority and facility, number, time; only the kernel's own count. */
+/* Parse "4,1234,56789,-;text
+ *  SUBSYSTEM=...": priority and facility, number, time. Only the kernel's own messages count. */
 static void take_record(struct kernel_log *k, char *record)
 {
     char *text = strchr(record, ';');

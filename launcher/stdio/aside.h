@@ -1,4 +1,4 @@
-/* A file put aside: open, and nobody waits for its disk.
+/* A file put aside: it is open, but no process waits for its disk.
  *
  * A process that ends, or closes a descriptor, flushes the file (close(2)), and is blocked if the disk hangs. A
  * descriptor in the queue of a socket is released without a flush. A thread that works with the file takes a

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #define RATIO 1.4       /* of medians */
-#define APART 1.2       /* lower quartile of the one, upper one of the others */
+#define APART 1.2       /* factor between one rank's lower quartile and the others' upper quartile */
 #define LEAST_SHARE 0.1 /* of the step, that the difference makes */
 #define Z_SCORE 3.5
 #define Z_OF_MAD 0.6745
@@ -48,7 +48,7 @@ static double median(double *v, int n)
     return middle(v, n);
 }
 
-/* Of n sorted values without one that is x. */
+/* The median of n sorted values, leaving out one that equals x. */
 static double median_without(const double *sorted, int n, double x)
 {
     int at = 0;
@@ -71,7 +71,7 @@ struct work { /* of ten steps, sorted */
     double mine[STRAGGLER_STEPS], others[STRAGGLER_STEPS];
 };
 
-/* of[n]: one kind of work, of every rank, and that of the others. */
+/* of[n]: one kind of work, for every rank, and the median of the others. */
 static void compare(const struct straggler_rank *v, int n, enum what w, double *scratch, struct work *of)
 {
     for (int k = 0; k < STRAGGLER_STEPS; k++) {
@@ -116,7 +116,7 @@ static bool is_outlier(const struct work *of, int n, int r, double *scratch)
     return Z_OF_MAD * (mine(&of[r]) - all) > Z_SCORE * mad;
 }
 
-/* What a step took: whoever works longest waits least. */
+/* The duration of a step: the rank that works longest waits least. */
 static double step_us(const struct straggler_rank *v, int n)
 {
     double took[STRAGGLER_STEPS] = {0};
@@ -175,7 +175,7 @@ void straggler_steady_links(struct straggler_tries *t, struct straggler_rank *v,
     }
 }
 
-/* Of a step, the time that even the busiest rank waits. */
+/* The time of a step that even the busiest rank waits. */
 static double common_wait_us(const struct straggler_rank *v, int n)
 {
     double least[STRAGGLER_STEPS];
@@ -265,13 +265,13 @@ const char *straggler_text(const struct straggler_verdict *s, uint64_t step, con
     return out;
 }
 
-/* Does the new one say nothing that the earlier one did not? One slow link says nothing of the rank's other links. */
+/* Does the new verdict add nothing to the earlier one? (A slow link of a rank says nothing about its other links.) */
 static bool is_same(const struct straggler_verdict *earlier, const struct straggler_verdict *new)
 {
     return earlier->rank == new->rank && earlier->why == new->why && (earlier->peer < 0 || earlier->peer == new->peer);
 }
 
-/* Have windows in a row shown it for long enough? */
+/* Have consecutive windows shown it for long enough? */
 static bool lasts(struct straggler_memory *m, const struct straggler_verdict *found, uint64_t step)
 {
     if (found && !(m->suspects && is_same(&m->suspect, found)))

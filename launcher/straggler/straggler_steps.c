@@ -8,7 +8,7 @@
 #include "common/crun/crun_page.h"
 #include "common/include/crun.h"
 
-/* The longest time there is where they make more: steps may be hours long. */
+/* The sum of the computing parts, limited to UINT32_MAX: steps may last hours. */
 static uint32_t computed(const uint32_t us[CRUN_PAGE_PARTS])
 {
     const uint64_t all = (uint64_t)us[CRUN_PART_FORWARD] + us[CRUN_PART_BACKWARD] + us[CRUN_PART_UPDATE];

@@ -18,8 +18,9 @@ struct straggler_watch {
     uv_timer_t timer;
     int base, world;
     bool leads;
-    struct straggler_rank *v; /* (world) on group rank 0, elsewhere (workers): of the window that ends with `last` */
-    uint64_t last;            /* 0: none yet */
+    /* steps of the window that ends with `last`: on group rank 0 (world), elsewhere (workers) */
+    struct straggler_rank *v;
+    uint64_t last;                 /* 0: none yet */
     struct straggler_tries *tries; /* (world) on group rank 0 */
     uint64_t reported;             /* newest window of this node */
     struct straggler_memory memory;
@@ -30,7 +31,7 @@ struct straggler_watch {
 struct pace {
     uint64_t step;   /* that all workers have done */
     int64_t step_ns; /* what one takes; 0: not known */
-    bool has_parts;  /* some worker reports what its steps are made of */
+    bool has_parts;  /* a worker reports the parts of its steps */
 };
 
 static void look_at_pace(struct straggler_watch *w, struct pace *ret)
@@ -79,7 +80,7 @@ static void judge(struct straggler_watch *w)
         w->o.found(w->o.arg, &v, step);
 }
 
-/* What is there of another window is of no use any more. */
+/* Begin another window: forget steps of the one before. */
 static void enter_window(struct straggler_watch *w, uint64_t last)
 {
     for (int r = 0; r < w->world && w->last != last; r++)
@@ -127,7 +128,7 @@ static void on_look(uv_timer_t *t)
     plan(w, &p);
 }
 
-/* When the last of the next ten steps will have been done. */
+/* Set the timer for the end of the next ten steps. */
 static void plan(struct straggler_watch *w, const struct pace *p)
 {
     const uint64_t n = stride(p), left = n - p->step % n;

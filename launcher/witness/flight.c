@@ -18,7 +18,7 @@
 #include "common/json/json.h"
 
 #define REQUEST "POST /handler/%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-#define NEWEST 256 /* calls that are compared: what hangs is among the last */
+#define NEWEST 256 /* number of calls that are compared: the one that hangs is among the last */
 #define ENVIRON_MAX (4u << 20)
 
 /* --- the process's environment */
@@ -45,7 +45,7 @@ static void read_environ(pid_t pid, struct buf *out)
         close(fd);
 }
 
-/* --- the debug socket: HTTP over a socket of the file system */
+/* --- the debug socket: HTTP over a Unix socket */
 
 static bool wait_for(int fd, short events, int64_t end_ms)
 {
@@ -72,7 +72,7 @@ static int dial(const char *path, int64_t end_ms)
     return fd;
 }
 
-/* The body of an answer with status 200, until the connection is closed. */
+/* Send a request and read the body of an answer with status 200, until the connection is closed. */
 static bool post(const char *path, const char *handler, int64_t end_ms, struct buf *out)
 {
     char request[256];
@@ -95,7 +95,7 @@ static bool post(const char *path, const char *handler, int64_t end_ms, struct b
     return true;
 }
 
-/* NCCL's recorder, then that of other back ends: the first that has an entry. */
+/* Ask NCCL's recorder, then those of other back ends, until one has an entry. */
 static bool ask_socket(const char *path, int64_t end_ms, struct buf *out)
 {
     static const char *const handlers[] = {"dump_nccl_trace_json", "fr_trace_json?backend=nccl", "fr_trace_json"};
@@ -153,7 +153,7 @@ struct call {
     char *sizes, *types;      /* as JSON */
 };
 
-/* Of these, all ranks pass as many values of one type; other calls may differ. */
+/* In these calls all ranks must pass the same number of values of one type; other calls may differ. */
 static bool is_even(const char *what)
 {
     static const char *const even[] = {"all_reduce",           "broadcast",          "reduce",  "_all_gather_base",
@@ -170,7 +170,7 @@ static const cJSON *member(const cJSON *o, const char *name)
     return cJSON_GetObjectItemCaseSensitive(o, name);
 }
 
-/* False: it is no collective. The texts are freed by free_call(). */
+/* Parse a call. False: it is not a collective. free_call() frees the texts. */
 static bool read_call(const cJSON *entry, struct call *ret)
 {
     const cJSON *group = member(entry, "process_group");
@@ -223,7 +223,7 @@ static void printable(char *text)
         *text = (unsigned char)*text < 0x20 || (unsigned char)*text > 0x7e ? '?' : *text;
 }
 
-/* One call against all ranks: the odd ones are fewer. */
+/* Compare one call over all ranks; the smaller group is called different. */
 static bool compare(const struct flight_trace *v, int n, const struct call *c, char *out, size_t cap)
 {
     struct call other, shown = {0};
@@ -271,7 +271,7 @@ bool flight_mismatch(const struct flight_trace *v, int n, char *out, size_t cap)
             if (found)
                 return true;
         }
-        return false; /* the calls of one rank are those of all that shall fit together */
+        return false; /* calls within one rank cannot be compared: those of all ranks must fit together */
     }
     return false;
 }

@@ -25,7 +25,8 @@ bool ras_gives_addresses(void)
 
 static uint32_t block_of(pid_t crun, int local)
 {
-    const uint32_t scattered = (uint32_t)crun * 2654435761u; /* neighbours are far apart: their blocks may be several */
+    /* spreads neighbouring pids: each may use several address blocks */
+    const uint32_t scattered = (uint32_t)crun * 2654435761u;
     return (scattered >> 17) + (uint32_t)(local / HOSTS);
 }
 

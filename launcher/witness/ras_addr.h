@@ -1,6 +1,6 @@
-/* Where NCCL's RAS of a worker listens. RAS binds NCCL_RAS_ADDR with SO_REUSEPORT, so workers that share an address
- * share its questions, and one that is stopped swallows some of them: each worker gets an address of its own. Pure, but
- * for the environment. */
+/* The addresses where NCCL's RAS of each worker listens. RAS binds NCCL_RAS_ADDR with SO_REUSEPORT: workers with the
+ * same address would share its questions, and a stopped one would swallow some. So each worker gets an address of
+ * its own. Pure, except for the environment. */
 #ifndef CRUN_LAUNCHER_RAS_ADDR_H
 #define CRUN_LAUNCHER_RAS_ADDR_H
 
@@ -11,19 +11,19 @@
 #define RAS_PORT 28028     /* NCCL's own */
 #define RAS_ADDRESS_MAX 64 /* bytes of "127.71.12.1:28028" */
 
-/* The user has not set RAS_VARIABLE, nor switched RAS off (NCCL_RAS_ENABLE=0). */
+/* True unless the user has set RAS_VARIABLE, or switched RAS off (NCCL_RAS_ENABLE=0). */
 bool ras_gives_addresses(void);
 bool ras_is_off(void);
 
-/* Of the worker with this local rank, below the crun with this process id: 127.64.0.1 to 127.191.255.254, the same in
- * all rounds. Another crun on this machine has the same one in one case of 32,768. Returns out. */
+/* The address for a worker, by its local rank and crun's pid: 127.64.0.1 to 127.191.255.254, the same in all rounds.
+ * Another crun on this machine has the same address in one of 32,768 cases. Returns out. */
 char *ras_address(pid_t crun, int local, char out[RAS_ADDRESS_MAX]);
 
-/* The addresses of this host but those of the loopback, with commas between them; "-": none. RAS names hosts so. */
+/* The non-loopback addresses of this host, separated by commas; "-": none. RAS identifies hosts by them. */
 #define RAS_HOSTS_MAX 512
 char *ras_hosts(char out[RAS_HOSTS_MAX]);
 
-/* All of them, for people: "127.71.12.1-8:28028"; of more than 254 workers the first 254. */
+/* All addresses of a node's workers, for people: "127.71.12.1-8:28028"; of more than 254 workers the first 254. */
 void ras_list(pid_t crun, int workers, char out[RAS_ADDRESS_MAX]);
 
 #endif

@@ -8,7 +8,7 @@
 #include "common/base/err.h"
 #include "common/json/json.h"
 
-/* --- processes: by their ids, and where two nodes have the same one, by the host */
+/* --- processes: by pid, and by host if two nodes have the same pid */
 
 struct reader {
     const struct ras_job *job;
@@ -47,7 +47,7 @@ static bool runs(const struct reader *r, const char *host, int node)
     return false;
 }
 
-/* -1: it is no process of the job, or may be one of two. */
+/* The rank of a process; -1: not a process of the job, or ambiguous. */
 static int rank_of(const struct reader *r, const char *host, pid_t pid)
 {
     const struct ras_process *v;
@@ -80,7 +80,7 @@ static bool is_true(const cJSON *status, const char *name)
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(status, name));
 }
 
-/* false: it initializes, ends, or has an error. */
+/* Parse a rank. false: it is initializing, ending, or has an error. */
 static bool read_rank(struct ras_answer *a, const cJSON *item, struct ras_rank *ret)
 {
     const cJSON *status = cJSON_GetObjectItemCaseSensitive(item, "status"), *count;
@@ -94,7 +94,7 @@ static bool read_rank(struct ras_answer *a, const cJSON *item, struct ras_rank *
            !is_true(status, "finalize_called") && !is_true(status, "destroy_flag") && !is_true(status, "abort_flag");
 }
 
-/* false: its process is there, and no member any more. */
+/* Parse a missing rank. false: its process lives, but is not a member any more. */
 static bool read_missing(const cJSON *item, struct ras_rank *ret)
 {
     const cJSON *status = cJSON_GetObjectItemCaseSensitive(item, "status");

@@ -14,7 +14,7 @@
 
 #define LINE_MAX_BYTES 256
 
-/* What is sent, how its answer begins (NULL: it lasts until the connection is closed), and its time. */
+/* The protocol: what is sent, how its answer begins (NULL: it lasts until the connection is closed), time allowed. */
 static const struct step {
     const char *send, *begins;
     int ms;
@@ -188,7 +188,7 @@ static void on_connected(uv_connect_t *req, int status)
         begin_step(t, 0);
 }
 
-/* "localhost" and addresses; a name would have to be looked up. */
+/* Parse "localhost" or an address; other names would need a look-up. */
 static int parse(const char *text, struct sockaddr_storage *ret)
 {
     struct host_port p;
@@ -218,7 +218,7 @@ static int start_attempt(struct ras_client *c)
     return uv_tcp_connect(&t->connect, &t->tcp, (const struct sockaddr *)&to, on_connected);
 }
 
-/* No recursion beyond the number of addresses, which are those of one node's workers. */
+/* Try the next address. The recursion is limited by the number of addresses, one for each worker of a node. */
 static void attempt_next(struct ras_client *c)
 {
     while (c->at < c->n && uv_now(c->o.loop) < c->end_ms) {

@@ -1,4 +1,4 @@
-/* A question to NCCL's RAS: JSON of its STATUS, over its protocol for clients (lines of text over TCP). Each wait has a
+/* Asks NCCL's RAS for its STATUS in JSON, over its client protocol (lines of text over TCP). Each wait has a
  * deadline. Loop thread only. */
 #ifndef CRUN_LAUNCHER_RAS_CLIENT_H
 #define CRUN_LAUNCHER_RAS_CLIENT_H
@@ -10,23 +10,25 @@
 struct buf;
 struct ras_client;
 
-#define RAS_LINE_MS 2000      /* for each line of the handshake: a process that is stopped says none */
+#define RAS_LINE_MS 2000      /* ms for each line of the handshake: a stopped process answers nothing */
 #define RAS_ANSWER_MS 15000   /* RAS itself gives up after 10 s */
 #define RAS_QUESTION_MS 30000 /* for all addresses together */
 
 struct ras_client_options {
     uv_loop_t *loop;
-    /* The answer of one: which of the addresses. False: it is none, why says so; the next address is asked. */
+    /* An answer came from address number `which`. Return false if it is unusable, with the reason in why: the next
+     * address is asked. */
     bool (*answer)(void *arg, int which, const struct buf *text, char *why, size_t cap);
-    /* Nobody answered: the last one's reason. too_old: its NCCL knows no JSON. */
+    /* No address answered; why: the last one's reason. too_old: its NCCL cannot answer in JSON. */
     void (*failed)(void *arg, const char *why, bool too_old);
     void *arg;
 };
 
 int ras_client_open(struct ras_client **ret, const struct ras_client_options *o); /* -ENOMEM */
 
-/* Ask one of these, "127.71.12.1:28028" each, in this order; copied. Exactly one answer() that returns true, or one
- * failed(), follows, unless ras_client_abandon() is called. None may be under way. -ENOMEM. */
+/* Ask these addresses ("127.71.12.1:28028" each; copied) in this order until one answers. Then comes exactly one
+ * answer() that returns true, or one failed(), unless ras_client_abandon() is called. No other question may be under
+ * way. -ENOMEM. */
 int ras_client_ask(struct ras_client *c, const char *const *addresses, int n);
 void ras_client_abandon(struct ras_client *c);
 void ras_client_close(struct ras_client *c); /* NULL allowed; before the loop's last turns */

@@ -1,4 +1,4 @@
-/* Whom the others wait for, by an answer of RAS. */
+/* Finds in an answer of RAS the ranks that the others wait for. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static bool differs(const struct ras_comm *c)
     return false;
 }
 
-/* Each has launched something that the other has not. */
+/* Has each of the two launched something that the other has not? */
 static bool cross(const struct ras_rank *a, const struct ras_rank *b)
 {
     bool more = false, less = false;
@@ -73,8 +73,8 @@ static int count_like(const struct ras_comm *c, const struct ras_rank *k)
     return n;
 }
 
-/* Two kinds of ranks have launched what the other kind has not. *ret_few: one of the fewer, *ret_many: of the others;
- * the first two where there are as many of both. */
+/* Are there two groups of ranks, each of which has launched what the other has not? *ret_few: a rank of the smaller
+ * group, *ret_many: of the larger; the first two if both are equal. */
 static bool has_other_calls(const struct ras_comm *c, const struct ras_rank **ret_few, const struct ras_rank **ret_many)
 {
     const struct ras_rank *first = c->ranks;
@@ -119,7 +119,7 @@ static void add_number(uint64_t v, char out[32])
     out[at] = '\0';
 }
 
-/* "all-reduce 6,650": the first that `others` have launched and `k` has not. */
+/* Append "all-reduce 6,650": the first collective that `others` have launched and `k` has not. */
 static void add_call(const struct ras_answer *a, const struct ras_rank *k, const struct ras_rank *others, char *out,
                      size_t cap)
 {
@@ -198,8 +198,8 @@ static bool judge_calls(const struct ras_answer *a, int world, bool *who, struct
     return false;
 }
 
-/* Those with the least are late, and all others wait for them, also those in between: NCCL completes nothing without
- * all. */
+/* The ranks that have launched least are late, and all others wait for them: NCCL completes nothing without all
+ * ranks. */
 static void sort_out(const struct ras_answer *a, bool *late, bool *waits)
 {
     for (int c = 0; c < a->n_comms; c++) {
@@ -212,7 +212,7 @@ static void sort_out(const struct ras_answer *a, bool *late, bool *waits)
     }
 }
 
-/* The communicator in which most wait for the first that is to blame. */
+/* Describe the communicator in which most ranks wait for the first one to blame. */
 static void describe_late(const struct ras_answer *a, int world, struct ras_verdict *v)
 {
     int most = 0;

@@ -57,7 +57,7 @@ static enum witness_act ask(struct witness *w, int64_t now, enum witness_state s
     return WITNESS_ASK;
 }
 
-/* The last sign of any that is late. */
+/* The last sign of life of all ranks that are late. */
 static int64_t last_sign(const struct witness *w, const int64_t *lived)
 {
     int64_t last = 0;
@@ -94,7 +94,7 @@ static bool differs(enum ras_finding f)
     return f != RAS_KNOWS_NOTHING && f != RAS_ALIKE;
 }
 
-/* Somebody waits for whoever launches what nobody else does, however busy they all are. */
+/* Must the late ranks be without signs of life? Not if types differ: then ranks wait however busy all of them are. */
 static bool needs_silence(enum ras_finding f)
 {
     return f != RAS_OTHER_CALLS;

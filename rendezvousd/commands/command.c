@@ -1,4 +1,4 @@
-/* Look a request up in the list of commands, check what can be checked for all, and run it. Error texts are Redis'. */
+/* Looks a request up in the table of commands, makes the checks common to all, and runs it. Error texts are Redis'. */
 #include "rendezvousd/commands/command_impl.h"
 #include <string.h>
 
@@ -23,7 +23,7 @@ static const struct command *look_up(const struct request_arg *name)
     return NULL;
 }
 
-/* "unknown command 'x', with args beginning with: 'a' 'b' ", cut where Redis cuts it. */
+/* Reply "unknown command 'x', with args beginning with: 'a' 'b' ", cut as Redis cuts it. */
 static void unknown(struct conn *c, const struct request *rq)
 {
     char args[160];
@@ -59,7 +59,7 @@ static bool has_arity(const struct command *cmd, const struct request *rq)
     return cmd->arity < 0 ? rq->argc >= (size_t)-cmd->arity : rq->argc == (size_t)cmd->arity;
 }
 
-/* Why it must not run, as an error to the client; false: it may. */
+/* Must the request be refused? Then the error has been sent; false: run it. */
 static bool refused(struct conn *c, const struct command *cmd, const struct request *rq)
 {
     if (!has_arity(cmd, rq)) {

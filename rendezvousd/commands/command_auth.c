@@ -1,4 +1,4 @@
-/* Commands by which a client says and proves who it is, and chooses among the keys that are its. */
+/* Commands by which a client identifies itself, proves that, and chooses its key-space. */
 #include "rendezvousd/commands/commands.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/server_impl.h"

@@ -1,4 +1,4 @@
-/* Commands about the connection itself, and about those who share its keys. */
+/* Commands about the connection itself, and about the other clients of its key-space. */
 #include "common/base/buf.h"
 #include "rendezvousd/commands/command_impl.h"
 #include "rendezvousd/net/gate.h"
@@ -141,8 +141,8 @@ static void describe(const struct conn *c, struct buf *b)
                c->last_command ? c->last_command : "NULL", c->principal ? c->principal : "default");
 }
 
-/* Who uses the same keys; but a worker that was let in for its address has no business with the connections of
- * agents. */
+/* May a client see another connection? If both use the same keys; but a worker that was admitted by its address may
+ * not see connections of agents. */
 static bool may_see(const struct conn *c, const struct conn *one)
 {
     return one->space == c->space && one->trust <= c->trust;

@@ -1,4 +1,5 @@
-/* What the handlers of commands share: Redis' error texts and small readers of arguments that answer by themselves. */
+/* Shared by the handlers of commands: Redis' error texts, and parsers of arguments that reply with the error
+ * themselves. */
 #ifndef CRUN_RENDEZVOUSD_COMMAND_IMPL_H
 #define CRUN_RENDEZVOUSD_COMMAND_IMPL_H
 
@@ -13,7 +14,7 @@
 /* The error for what a key-space returned. */
 void say_failure(struct conn *c, int rc);
 
-/* Each returns false after it has answered with an error. */
+/* Each of these returns false after it has replied with an error. */
 bool want_i64(struct conn *c, const struct request_arg *a, int64_t *ret);
 bool want_string_or_none(struct conn *c, const struct request_arg *key); /* else WRONGTYPE */
 

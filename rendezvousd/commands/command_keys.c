@@ -44,7 +44,7 @@ void command_type(struct conn *c, const struct request *rq)
     reply_status(&c->reply, names[keyspace_type(c->space->keys, rq->argv[1].p, rq->argv[1].n)]);
 }
 
-/* --- keys that expire: by the loop's monotonic clock, so that setting the wall clock moves nothing */
+/* --- keys that expire, by the loop's monotonic clock: setting the wall clock has no effect */
 
 void command_expire(struct conn *c, const struct request *rq)
 {
@@ -88,9 +88,9 @@ void command_ttl(struct conn *c, const struct request *rq)
 
 /* --- SCAN */
 
-#define SCAN_KEYS 1000   /* at most, whatever COUNT says: it is a hint */
+#define SCAN_KEYS 1000   /* limit, whatever COUNT says: COUNT is a hint */
 #define SCAN_STEPS 4096  /* buckets, many of which may be empty */
-#define SCAN_BYTES 65536 /* of names; the bucket that goes beyond it is the last */
+#define SCAN_BYTES 65536 /* of names; the bucket with which it is exceeded is the last */
 
 struct listing {
     const struct request_arg *pattern; /* NULL: any */
@@ -119,7 +119,7 @@ static uint64_t scan(struct conn *c, struct listing *l, uint64_t cursor, size_t 
     return cursor;
 }
 
-/* Redis reads the cursor with strtoul: no sign, no blank before it. */
+/* Parse a cursor as Redis does with strtoul, but without sign or leading blanks. */
 static bool read_cursor(const struct request_arg *a, uint64_t *ret)
 {
     uint64_t v = 0;

@@ -1,4 +1,5 @@
-/* RDZV.*: reference/protocol.md says what each verb takes and answers. command_rdzv_party.c: who asks. */
+/* The RDZV.* commands: reference/protocol.md says what each verb takes and answers. command_rdzv_party.c:
+ * connections as parties. */
 #include "rendezvousd/commands/command_rdzv.h"
 #include "common/auth/auth.h"
 #include "common/base/err.h"
@@ -14,7 +15,7 @@
 #define TIMEOUT_MAX_MS 3600000
 #define ASK_MIN_MS 100
 #define ASK_MAX_MS 60000
-#define FIELDS_MAX 65536 /* bytes of a record: it is searched for each field that it may have */
+#define FIELDS_MAX 65536 /* bytes of a record: it is searched once for each possible field */
 
 /* --- replies */
 
@@ -56,14 +57,15 @@ static bool copy_name(struct conn *c, const struct request_arg *a, const char *w
     return true;
 }
 
-/* Run id and, unless NULL, node id; false: the error is in the reply. */
+/* Copy run id and, unless NULL, node id; false: the error is in the reply. */
 static bool copy_names(struct conn *c, const struct request *rq, char *run, char *node)
 {
     return copy_name(c, &rq->argv[1], "run id", 0, JOBS_RUN_MAX, run) &&
            (!node || copy_name(c, &rq->argv[2], "node id", 1, RDZV_ID_MAX, node));
 }
 
-/* Members of a round may use the keys of its bootstrap store, not the rendezvous that shares its port. */
+/* May this client use the rendezvous? Members of a round may use only the keys of its bootstrap store, which has the
+ * same port. */
 static bool admit(struct conn *c)
 {
     if (!c->s->jobs)
@@ -89,7 +91,7 @@ static bool read_number(struct conn *c, const struct request_arg *a, const char 
     return false;
 }
 
-/* The arguments from `first` on, joined by single spaces. */
+/* Join the arguments from `first` on with single spaces. */
 static int join_fields(const struct request *rq, size_t first, struct buf *out, struct err *e)
 {
     out->max = FIELDS_MAX;
@@ -138,7 +140,7 @@ static int join(struct conn *c, const char *run, const char *node, const struct 
     if (!p)
         return -ENOMEM;
     jobs_got(p, (uint64_t)rdzv_field_number(fields->data, fields->len, "got", 0));
-    rdzv_config_defaults(&settings); /* agents send everything, people what matters to them */
+    rdzv_config_defaults(&settings); /* agents send all settings; a person, only the ones that matter */
     TRY(rdzv_config_decode(fields->data, fields->len, &settings, e));
     TRY(decode_event(fields->data, fields->len, RDZV_JOIN, node, &ev, e));
     return jobs_join(p, run, &ev, &settings, ret, e);
@@ -174,7 +176,7 @@ void command_rdzv_join(struct conn *c, const struct request *rq)
         rdzv_say_record_(c, joined_record(&joined, &answer), &answer);
 }
 
-/* TERM run node epoch seen round: whom the node dials, before anything else. */
+/* TERM run node epoch seen round: names the leader that the node dials; first request on a connection. */
 void command_rdzv_term(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1], epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1];
@@ -225,7 +227,7 @@ void command_rdzv_next(struct conn *c, const struct request *rq)
         conn_block(c, &rdzv_next_ops_, NULL, jobs_next_hurries(p) ? 1 : timeout_ms);
 }
 
-/* SEATS run node: whom a host of a list hears. */
+/* SEATS run node: which seats a host of a list hears. */
 void command_rdzv_seats(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
@@ -361,7 +363,7 @@ void command_rdzv_ask(struct conn *c, const struct request *rq)
     rdzv_ask_(c, run, &q);
 }
 
-/* Adds what is remembered of finished jobs: to the answer about all, or as the answer about a run that is forgotten. */
+/* Add finished jobs from the history: to the answer about all jobs, or as the answer about a forgotten run. */
 static int add_ended(struct conn *c, const char *principal, const char *run, struct buf *out)
 {
     struct buf list = {0};
@@ -405,7 +407,7 @@ void command_rdzv_status(struct conn *c, const struct request *rq)
     }
 }
 
-/* What operators ask of the jobs of all: LIST, DRAIN run [principal], EVICT run [principal]. */
+/* Requests of operators about everybody's jobs: LIST, DRAIN run [principal], EVICT run [principal]. */
 void command_rdzv_admin(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1], principal[AUTH_PRINCIPAL_MAX + 1] = "";
@@ -454,7 +456,7 @@ static void say_round(struct conn *c, int rc, const char *run, const char *node,
         reply_status(&c->reply, ok);
 }
 
-/* Run id and node id as they are; the bootstrap store knows which it expects. */
+/* ALIVE: run id and node id are passed on unchanged; the bootstrap store knows which ones it expects. */
 void command_rdzv_alive(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
@@ -469,7 +471,7 @@ void command_rdzv_alive(struct conn *c, const struct request *rq)
     say_round(c, rc, run, node, round, rc > 0 ? "MAJORITY" : "ALIVE");
 }
 
-/* A node of the round tells group rank 0 something. */
+/* Pass on what a node of the round reports to group rank 0. */
 static void tell(struct conn *c, const struct request *rq, int what)
 {
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1], answer[SERVER_ANSWER_MAX] = "OK";
@@ -499,7 +501,7 @@ void command_rdzv_steps(struct conn *c, const struct request *rq)
     tell(c, rq, SERVER_TELL_STEPS);
 }
 
-/* That its workers have given no sign of life for long. */
+/* QUIET: the node's workers have given no sign of life for long. */
 void command_rdzv_quiet(struct conn *c, const struct request *rq)
 {
     tell(c, rq, SERVER_TELL_QUIET);

@@ -1,7 +1,7 @@
 /* Connections as parties of jobs.
  *
- * A NEXT blocks its connection; the answer is news, nil at its timeout, or nil because the client's next request is
- * here. */
+ * A NEXT blocks its connection. It is answered with news, or with nil at its timeout, or with nil because the
+ * client's next request has arrived. */
 #include "common/base/err.h"
 #include "common/net/addr.h"
 #include "common/rdzv/wire/rdzv_wire.h"
@@ -15,13 +15,13 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* What a server with jobs has beside: connections that are woken outside of any request go on by this handle. */
+/* State of a server with jobs: a handle that continues connections which are woken outside of a request. */
 struct rdzv_door {
     struct server *s;
     uv_idle_t idle;
 };
 
-/* What a connection that has asked for a rendezvous has beside. */
+/* State of a connection that has used the rendezvous. */
 struct rdzv_conn {
     struct conn *c;
     struct jobs_party *party;
@@ -127,7 +127,7 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *member_
     struct conn *c = ((struct rdzv_conn *)arg)->c;
     say_news(c, news, member_addrs, more);
     if (c->blocked == &rdzv_next_ops_)
-        wake(c); /* else it is answered at once: NEXT has not blocked yet */
+        wake(c); /* if it is not blocked, NEXT itself answers at once */
 }
 
 static void on_again(void *arg)
@@ -144,7 +144,7 @@ static void on_asked(void *arg, const char *record, size_t n)
     struct conn *c = ((struct rdzv_conn *)arg)->c;
     reply_bulk(&c->reply, record, n);
     if (c->blocked == &rdzv_next_ops_)
-        wake(c); /* else it is answered at once: NEXT has not blocked yet */
+        wake(c); /* if it is not blocked, NEXT itself answers at once */
 }
 
 struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e)
@@ -232,9 +232,9 @@ void rdzv_ask_(struct conn *c, const char *run, struct jobs_ask *ask)
     rdzv_say_error_(c, rc, &e);
 }
 
-/* Has the peer closed its end in good order? What a read or a write says is not enough: libuv takes bytes and a reset
- * that come together for an end of file, and a failed write takes the error of a reset with it. The socket's own state
- * does not lie: CLOSE_WAIT, or an EPIPE that is left where a reset came after the end. */
+/* Has the peer closed its end in good order? The result of a read or a write does not tell: if bytes and a reset
+ * arrive together, libuv reports an end of file, and a failed write consumes the error of a reset. The socket's
+ * state does tell: CLOSE_WAIT, or an EPIPE that remains if a reset came after the end. */
 static bool peer_ended(struct conn *c)
 {
     struct tcp_info info = {0};

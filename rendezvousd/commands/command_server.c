@@ -1,10 +1,10 @@
-/* Commands about the server: what it can do and how it fares. */
+/* Commands about the server: what it supports, and its state. */
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "rendezvousd/commands/command_impl.h"
 #include <unistd.h>
 
-#define REDIS_VERSION "7.0.0" /* whose commands these are: libraries look at it */
+#define REDIS_VERSION "7.0.0" /* the version whose commands these are; libraries check it */
 
 /* --- COMMAND */
 
@@ -34,7 +34,7 @@ static void describe_flags(struct conn *c, const struct command *cmd)
         reply_status(&c->reply, names[i]);
 }
 
-/* Ten elements, as Redis 7; categories, tips, key specifications and subcommands are empty. */
+/* Reply with ten elements, as Redis 7; categories, tips, key specifications and subcommands are empty. */
 static void describe(struct conn *c, const struct command *cmd)
 {
     const int at = (cmd->flags & COMMAND_KEYS_MASK) >> 8;

@@ -1,4 +1,4 @@
-/* Commands beyond Redis: what a job's processes need of a store. */
+/* Commands that Redis does not have, for the processes of a job. */
 #include "rendezvousd/commands/command_impl.h"
 #include <string.h>
 
@@ -31,7 +31,7 @@ static void looked(struct conn *c, int rc)
     reply_int(&c->reply, rc == 0);
 }
 
-/* STORE.WAIT key [key ...] timeout_ms: 1 in the moment when all exist, 0 at the timeout. */
+/* STORE.WAIT key [key ...] timeout_ms: 1 as soon as all keys exist, 0 at the timeout. */
 void command_store_wait(struct conn *c, const struct request *rq)
 {
     const struct request_arg *t = &rq->argv[rq->argc - 1];
@@ -53,8 +53,8 @@ void command_store_wait(struct conn *c, const struct request *rq)
         many_wait(c, &rq->argv[1], rq->argc - 2, timeout_ms, &wait);
 }
 
-/* STORE.CAS key must_exist expected desired: [1 or 0, what the key holds afterwards]. With must_exist 0 the key is made
- * if there is none, and expected is not looked at. */
+/* STORE.CAS key must_exist expected desired: [1 or 0, the key's value afterwards]. With must_exist 0 a missing key
+ * is created, without looking at `expected`. */
 void command_store_cas(struct conn *c, const struct request *rq)
 {
     const struct request_arg *key = &rq->argv[1], *flag = &rq->argv[2], *expected = &rq->argv[3];

@@ -17,7 +17,7 @@ void command_get(struct conn *c, const struct request *rq)
 
 struct set_options {
     bool nx, xx, get;
-    const struct request_arg *seconds, *ms; /* at most one of them; given twice, the last one counts */
+    const struct request_arg *seconds, *ms; /* at most one of them; if an option is given twice, the last one counts */
 };
 
 static bool parse_options(struct conn *c, const struct request *rq, struct set_options *o)
@@ -89,7 +89,7 @@ void command_set(struct conn *c, const struct request *rq)
     }
     int rc = store(c, key, &rq->argv[2], at);
     if (rc < 0) {
-        c->reply.out.len = mark; /* of what is answered already only the error stays */
+        c->reply.out.len = mark; /* drop what has been written of the reply, except the error */
         say_failure(c, rc);
     } else if (!o.get) {
         reply_status(&c->reply, "OK");

@@ -1,11 +1,11 @@
-/* The room rendezvousd/commands: what a RESP request does. front_resp.c hands a request to the table below; its handler
- * reads the arguments, works on the connection's key-space (rendezvousd/store) or, for RDZV.*, on the jobs
- * (rendezvousd/jobs), and writes a reply, at once or when what it waits for has come. A file a family of commands.
+/* The room rendezvousd/commands: executes RESP requests. front_resp.c looks a request up in the table below; its
+ * handler reads the arguments, works on the connection's key-space (rendezvousd/store) or, for RDZV.*, on the jobs
+ * (rendezvousd/jobs), and writes a reply, at once or when what it waits for has come. There is a file for each family
+ * of commands.
  *
- * The commands: one list for look-up, arity and what memory they may need; handlers in command_*.c. It has what a job's
- * processes need, and what makes redis-cli and Redis' client libraries work; who needs Redis runs Redis. A handler
- * takes milliseconds at most, whatever it is asked: what would take longer is bounded, or goes on in later turns
- * (many.h). */
+ * The commands: one list for look-up, arity and memory; handlers in command_*.c. It contains what a job's processes
+ * need, and what redis-cli and Redis' client libraries need to work. A handler takes milliseconds at most, for any
+ * arguments: longer work is bounded, or continued in later turns (many.h). */
 #ifndef CRUN_RENDEZVOUSD_COMMANDS_H
 #define CRUN_RENDEZVOUSD_COMMANDS_H
 
@@ -19,8 +19,8 @@ enum {
     COMMAND_OPEN = 2,  /* for clients that have not authenticated, too */
     COMMAND_WRITES = 4,
     COMMAND_BLOCKS = 8,
-    COMMAND_FULL = 16,    /* not for those who may use keys only */
-    COMMAND_ANY_KEY = 32, /* looks at keys, or changes them, that it does not name */
+    COMMAND_FULL = 16,    /* not for clients that may only use keys */
+    COMMAND_ANY_KEY = 32, /* reads or changes keys that it does not name */
 };
 
 /* Which arguments are keys. */
@@ -32,8 +32,8 @@ enum {
     KEYS_BUT_LAST = 4 << 8, /* the last argument is a time */
 };
 
-/* handler, name, arity as Redis counts it (the name included; -n: at least n), flags. Looked up in this order: what is
- * asked often comes first. */
+/* handler, name, arity as in Redis (the name included; -n: at least n), flags. Searched in this order, so frequent
+ * commands come first. */
 #define COMMANDS(X)                                                                                                    \
     X(get, "get", 2, KEYS_ONE)                                                                                         \
     X(set, "set", -3, COMMAND_GROWS | KEYS_ONE)                                                                        \
@@ -98,7 +98,7 @@ struct command {
     int arity, flags;
 };
 
-/* The i-th of the list above; NULL: there are no more. */
+/* Element i of the list above; NULL: there are no more. */
 const struct command *command_at(int i);
 
 #define X(handler, name, arity, flags) void command_##handler(struct conn *c, const struct request *rq);

@@ -314,7 +314,7 @@ int config_next_address(const char **list, char *ret, int cap)
     return 1;
 }
 
-/* A loopback address, or no address at all: whoever listens says what is expected then. */
+/* Is it a loopback address, or not an address? (Listening on the latter fails with an explanation.) */
 static bool is_loopback(const char *host)
 {
     uint8_t ip[ADDR_BYTES];

@@ -1,7 +1,7 @@
-/* The room rendezvousd/daemon: the program around the server, which crun does without when it carries one inside
- * itself. main.c reads options (here), takes the state directory, opens gate, server, jobs and HTTP on one loop, tells
- * systemd that it is ready (sd_notify.h), and goes on SIGTERM; SIGHUP reads tokens and certificates again. Pages for
- * people and probes (http.h, metrics.h) read the others' counts and change nothing.
+/* The room rendezvousd/daemon: the program around the server. (A hosting crun has the server without it.) main.c reads
+ * options (here), locks the state directory, opens gate, server, jobs and HTTP on one loop, tells systemd that it is
+ * ready (sd_notify.h), and ends on SIGTERM; SIGHUP reads tokens and certificates again. Pages for people and probes
+ * (http.h, metrics.h) only read figures of the other rooms.
  *
  * rendezvousd's command line. */
 #ifndef CRUN_RENDEZVOUSD_CONFIG_H
@@ -45,7 +45,7 @@ struct config {
 
 extern const struct arg_program config_program;
 
-/* What no single option can say: contradictions, and addresses beyond loopback that nothing protects. ERR_USAGE names
+/* Checks of several options together: contradictions, and unprotected addresses beyond loopback. ERR_USAGE names
  * options and remedies. */
 int config_check(const struct config *c, struct err *e);
 

@@ -1,4 +1,4 @@
-/* See http.h. The server itself: common/http/http_server.h. */
+/* The HTTP pages of the daemon (http.h). common/http/http_server.h is the server itself. */
 #include "rendezvousd/daemon/http.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"

@@ -1,4 +1,4 @@
-/* What a rendezvous server tells about itself over HTTP, read-only:
+/* What a rendezvous server shows over HTTP, read-only:
  *
  *     /healthz      200 "ok" as long as the loop turns
  *     /readyz       200 "ready"; 503 "closing" once the server ends
@@ -20,8 +20,8 @@ struct server;
 struct http_options {
     const char *bind;       /* an IPv4 or IPv6 address */
     int port;               /* 0: the kernel picks */
-    const char *token_file; /* common/auth/auth.h; NULL: whoever reaches the port may read */
-    bool any_host;          /* without tokens: answer whatever name the request is addressed to */
+    const char *token_file; /* common/auth/auth.h; NULL: anybody who reaches the port may read */
+    bool any_host;          /* without tokens: accept any host name in requests */
     struct server *server;
     struct gate *gate;
     struct jobs *jobs;
@@ -32,7 +32,7 @@ struct http_options {
 int http_open(struct http **ret, uv_loop_t *loop, const struct http_options *o, int *ret_port, struct err *e);
 int http_reload(struct http *h, struct err *e); /* read the token file again; on failure the old tokens stay */
 void http_not_ready(struct http *h);            /* from now on /readyz says 503 */
-/* server, gate, jobs and history are not touched any more when this returns. NULL allowed. */
+/* After this returns, server, gate, jobs and history are not used any more. NULL allowed. */
 void http_close(struct http *h);
 
 #endif

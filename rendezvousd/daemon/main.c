@@ -2,9 +2,9 @@
  *
  * - start: options, gate (tokens, TLS), server, jobs, HTTP; then its readiness is announced (stdout, port file,
  *   descriptor, systemd);
- * - SIGHUP: token and TLS files are read again; connections of principals that are gone are closed. What cannot be read
- *   is logged, and the old stays;
- * - SIGTERM, SIGINT: no longer ready, no new connections; replies that are on their way are written; exit 0. */
+ * - SIGHUP: token and TLS files are read again; connections of removed principals are closed. A file that cannot be
+ *   read is logged, and its old content stays in use;
+ * - SIGTERM, SIGINT: not ready any more, no new connections; replies under way are written; exit 0. */
 #include "common/args/args.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -37,7 +37,7 @@
 #include <unistd.h>
 
 #define MODULE "main"
-#define SPARE_FILES 48 /* descriptors for everything but clients: listeners, loop, log, state, a few look-ups */
+#define SPARE_FILES 48 /* descriptors that are not for clients: listeners, loop, log, state, some look-ups */
 #define HTTP_FILES 160
 #define PORT_RETRY_MS 200
 #define TRIM_MS 5000 /* after a job was forgotten */
@@ -59,7 +59,7 @@ struct daemon {
     size_t clients; /* as many as there are descriptors for */
 };
 
-/* Whoever sees the file sees all of it: written aside, then renamed. */
+/* Write the port file aside and rename it, so that a reader never sees a part of it. */
 static int write_port_file(const char *path, int port, struct err *e)
 {
     char aside[4096], text[16];
@@ -155,7 +155,7 @@ static int watch_signals(struct daemon *d, struct err *e)
 
 /* --- start */
 
-/* The limit of open files, raised as far as we may and need. */
+/* Raise the limit of open files as far as needed and allowed; returns it. */
 static size_t may_open(size_t want)
 {
     struct rlimit l;
@@ -169,7 +169,8 @@ static size_t may_open(size_t want)
     return (size_t)l.rlim_cur;
 }
 
-/* Each client takes a descriptor. Logs of jobs are another process's (state_writer.h). */
+/* Compute how many clients the descriptors allow: each takes one. (Logs of jobs belong to another process,
+ * state_writer.h.) */
 static void share_files(struct daemon *d)
 {
     const struct config *c = &d->config;
@@ -183,8 +184,8 @@ static void share_files(struct daemon *d)
              d->clients, (long long)c->max_clients);
 }
 
-/* Connections beyond the kernel's queue come in by the retransmissions of their SYNs: one, three, seven seconds
- * later. */
+/* Warn if the kernel's queue of new connections is short: further connections must wait for a retransmitted SYN,
+ * one, three or seven seconds later. */
 static void look_at_backlog(const struct config *c)
 {
     const int n = file_read_int(0, "/proc/sys/net/core/somaxconn");
@@ -233,7 +234,7 @@ static int open_server(struct daemon *d, struct err *e)
     return server_create(&d->server, &d->loop, &o, e);
 }
 
-/* What a job took goes back to the system: else a day of many jobs is what the daemon takes for ever. */
+/* Return free memory to the system, so that the daemon does not keep the memory of a busy day for ever. */
 static void on_trim(uv_timer_t *t)
 {
     (void)t;
@@ -281,14 +282,14 @@ static int open_jobs(struct daemon *d, struct err *e)
     return server_set_jobs(d->server, d->jobs, e);
 }
 
-/* No crun of this host hosts a job on our port while this daemon is killed, or stopped, and started again. */
+/* Mark the port, so that no crun of this host hosts a job there while this daemon is restarted. */
 static void keep_port(struct daemon *d)
 {
-    if (d->port && !d->is_marked) /* one that the kernel picks is another one the next time */
+    if (d->port && !d->is_marked) /* a port chosen by the kernel is different the next time */
         d->is_marked = port_mark(d->port) == 0;
 }
 
-/* Another process may have the port for a while: a crun that hosts, or the daemon that this one follows. */
+/* Listen. Another process may still have the port for a while: a hosting crun, or the daemon before this one. */
 static int listen_on(struct daemon *d, const char *address, int64_t deadline, struct err *e)
 {
     int rc = server_listen(d->server, address, d->port, &d->port, e);
@@ -307,7 +308,7 @@ static int listen_all(struct daemon *d, struct err *e)
     char one[256];
     const char *list = d->config.bind;
     const int64_t deadline = clock_deadline((int64_t)(d->config.port_timeout_s * 1000));
-    d->port = (int)d->config.port; /* the first address decides where the kernel picks */
+    d->port = (int)d->config.port; /* if the kernel chooses the port, the first address decides */
     keep_port(d);
     while (config_next_address(&list, one, sizeof one) > 0)
         TRY(listen_on(d, one, deadline, e));
@@ -339,7 +340,7 @@ static int exit_code_of(int rc)
                                                                              : EXIT_UNAVAILABLE;
 }
 
-/* On failure *ret_exit is the exit code that fits. */
+/* On failure *ret_exit is the exit code. */
 static int start(struct daemon *d, int *ret_exit, struct err *e)
 {
     int rc = open_gate(d, e);

@@ -1,4 +1,4 @@
-/* See metrics.h. One table per source of figures: name, type, help, value. */
+/* Writes /metrics (metrics.h): for each source of figures a table of name, type, help and value. */
 #include "rendezvousd/daemon/metrics.h"
 #include "common/http/metrics_text.h"
 #include "rendezvousd/daemon/metrics_jobs.h"

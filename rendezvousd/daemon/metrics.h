@@ -1,4 +1,4 @@
-/* Figures of a server in Prometheus' text format, version 0.0.4. */
+/* The figures of a server in Prometheus' text format, version 0.0.4. */
 #ifndef CRUN_RENDEZVOUSD_METRICS_H
 #define CRUN_RENDEZVOUSD_METRICS_H
 
@@ -11,7 +11,7 @@ struct server;
 
 #define METRICS_JOBS_MAX 200 /* with series of their own: the newest */
 
-/* Series of single jobs are those that the reader may see. -ENOMEM. */
+/* Series of single jobs are limited to those that the reader may see. -ENOMEM. */
 int metrics_write(struct buf *out, const struct server *s, const struct gate *g, const struct jobs *j,
                   const struct history *h, const struct history_reader *who);
 

@@ -41,7 +41,7 @@ static void choose(void *arg, const struct history_figures *f)
         c->left_out++;
 }
 
-/* The head comes with the first job of which it is known. */
+/* Write one figure of a job; its HELP and TYPE lines come with the first job that has it. */
 static void one(struct metrics_text *m, bool *headed, const char *name, const char *help,
                 const struct history_figures *f, double v)
 {

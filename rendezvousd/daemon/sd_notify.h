@@ -1,14 +1,14 @@
-/* Telling whoever started us how far we are. */
+/* Reports to the process that started us that we are ready, or stopping. */
 #ifndef CRUN_RENDEZVOUSD_SD_NOTIFY_H
 #define CRUN_RENDEZVOUSD_SD_NOTIFY_H
 
 struct err;
 
-/* systemd's protocol: one datagram ("READY=1", "STOPPING=1") to the socket named by NOTIFY_SOCKET. 0 also where there
- * is none. */
+/* systemd's protocol: send one datagram ("READY=1", "STOPPING=1") to the socket in NOTIFY_SOCKET. 0, too, if it is
+ * not set. */
 int sd_notify_say(const char *text, struct err *e);
 
-/* s6's protocol: a newline on the descriptor, which is closed then. */
+/* s6's protocol: write a newline to the descriptor, and close it. */
 int ready_fd_say(int fd, struct err *e);
 
 #endif

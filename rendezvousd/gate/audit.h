@@ -1,4 +1,4 @@
-/* Log lines about refused peers, as many as somebody can read: after a burst they are counted. */
+/* Logs refused peers, but only as many as somebody can read: further ones of a burst are counted. */
 #ifndef CRUN_RENDEZVOUSD_AUDIT_H
 #define CRUN_RENDEZVOUSD_AUDIT_H
 

@@ -1,5 +1,5 @@
-/* See peer_uid.h. The peer's socket is looked up by its own four-tuple: ours, turned round. A v4 connection accepted by
- * a v6 listener (::ffff:a.b.c.d) is a v4 socket on the peer's side. */
+/* Finds the user of a connection's other end (peer_uid.h): looks up the peer's socket by our four-tuple with the
+ * ends exchanged. If a v6 listener accepts a v4 connection (::ffff:a.b.c.d), the peer's socket is a v4 one. */
 #include "rendezvousd/gate/peer_uid.h"
 #include "common/base/err.h"
 #include "common/net/addr.h"
@@ -32,7 +32,7 @@ static void put_address(const struct end *end, void *out)
     memcpy(out, end->ip + (v4 ? 12 : 0), v4 ? 4 : 16);
 }
 
-/* A netlink socket whose answers are waited for no longer than a second; -errno. */
+/* Open a netlink socket that waits a second at most for answers; -errno. */
 static int open_netlink(int protocol)
 {
     const struct timeval deadline = {.tv_sec = 1};
@@ -48,8 +48,8 @@ union answer {
     char bytes[4096];
 };
 
-/* Sends the request q and reads its answer, a message of the type `wanted` whose body has at least `least` bytes.
- * 0 or -errno, also one that the kernel answers with. */
+/* Send the request q and read its answer: a message of type `wanted` with a body of at least `least` bytes. 0 or
+ * -errno, which may be the kernel's answer. */
 static int exchange(int nl, const struct nlmsghdr *q, uint16_t wanted, size_t least, union answer *a)
 {
     if (send(nl, q, q->nlmsg_len, 0) < 0)
@@ -66,9 +66,8 @@ static int exchange(int nl, const struct nlmsghdr *q, uint16_t wanted, size_t le
     return a->h.nlmsg_type == wanted && a->h.nlmsg_len >= NLMSG_LENGTH(least) ? 0 : -EPROTO;
 }
 
-/* Asks where a packet for that address would go: 1 if to this host. So any address of any interface counts, and what a
- * local route names (`ip route add local 10.8.0.0/16 dev lo`): a process here may send from each of them. 0: no; or
- * -errno. */
+/* Ask where a packet to that address would go: 1: to this host. This covers all addresses of all interfaces, and
+ * local routes (`ip route add local 10.8.0.0/16 dev lo`): a process here can send from each. 0: no; or -errno. */
 static int is_routed_here(const struct end *peer)
 {
     const bool v4 = addr_is_v4(peer->ip);
@@ -93,7 +92,7 @@ static int is_routed_here(const struct end *peer)
     return rc < 0 ? rc : ((const struct rtmsg *)NLMSG_DATA(&a.h))->rtm_type == RTN_LOCAL;
 }
 
-/* Both ends on this host; -errno: not known. */
+/* 1: both ends are on this host; 0: no; -errno: not known. */
 static int is_local(const struct end *peer, const struct end *own)
 {
     if (addr_is_loopback(peer->ip) || memcmp(peer->ip, own->ip, ADDR_BYTES) == 0)
@@ -124,7 +123,7 @@ static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret
     union answer a;
     TRY(exchange(nl, &q.h, SOCK_DIAG_BY_FAMILY, sizeof(struct inet_diag_msg), &a));
     const struct inet_diag_msg *m = NLMSG_DATA(&a.h);
-    /* A socket nobody holds any more has no inode and reads as uid 0: it must not pass for root's. */
+    /* A socket without an owner has no inode, and its uid reads as 0: it must not be taken for root's. */
     if (m->idiag_inode == 0)
         return -ENOENT;
     *ret = m->idiag_uid;
@@ -171,7 +170,7 @@ int peer_uid(int *asker, int fd, uid_t *ret, struct err *e)
     const int rc = ask(*asker, &peer, &own, ret);
     if (rc < 0 && rc != -ENOENT)
         peer_uid_close(asker); /* or its late answer would be matched to the next question */
-    if (rc == -ENOENT)         /* what a closed socket leaves in the kernel has no user any more */
+    if (rc == -ENOENT)         /* the kernel keeps closed sockets for a while without a user */
         return err_set(e, rc, "the peer closed its connection before it could be asked whose it is");
     return rc < 0 ? err_errno(e, -rc, "the kernel does not tell whose a connection is") : 0;
 }

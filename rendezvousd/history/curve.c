@@ -13,7 +13,7 @@ const char *const curve_names[CURVE_N] = {
 #undef X
 };
 
-/* b comes after a, and so many went into each. After a restart only what came after it counts. */
+/* Merge two points of the given weights; b comes after a. After a restart only points after it count. */
 static struct curve_point merged(const struct curve_point *a, const struct curve_point *b, float wa, float wb)
 {
     struct curve_point m = *b;

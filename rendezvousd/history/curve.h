@@ -1,11 +1,11 @@
-/* Curves of a job in bounded memory: points in the order of time, of which pairs are merged into one whenever there are
- * too many, so that the whole of a job is kept at a resolution that fits its length. Pure. */
+/* Keeps a job's curves in bounded memory: points in order of time. If there are too many, pairs are merged, so that
+ * the whole job is kept, at a resolution that fits its length. Pure. */
 #ifndef CRUN_RENDEZVOUSD_CURVE_H
 #define CRUN_RENDEZVOUSD_CURVE_H
 
 #include <stdint.h>
 
-#define CURVE_MAX 512  /* points of a job that runs: from half of it up to this */
+#define CURVE_MAX 512  /* points of a running job: between half of this and this */
 #define CURVE_KEPT 256 /* of one that is over, at most */
 
 #define CURVE_SERIES(X)                                                                                                \
@@ -25,8 +25,8 @@ enum curve_series {
 extern const char *const curve_names[CURVE_N];
 
 struct curve_point {
-    float t_s;        /* since the job's start; never less than that of the point before */
-    uint32_t step;    /* goes back where a job resumes from a checkpoint */
+    float t_s;        /* since the job's start; never less than the point before */
+    uint32_t step;    /* goes back if a job resumes from a checkpoint */
     float v[CURVE_N]; /* NAN: not known */
 };
 
@@ -34,12 +34,12 @@ struct curve_point {
 struct curve {
     struct curve_point *v;
     uint32_t n, cap;
-    uint32_t stride; /* points as they came that are in each, but the last */
+    uint32_t stride; /* number of original points in each point, except the last */
     uint32_t in_last;
 };
 
 int curve_add(struct curve *c, const struct curve_point *p); /* -ENOMEM: nothing has changed */
-void curve_end(struct curve *c);                             /* no more will come: what is not needed goes */
+void curve_end(struct curve *c);                             /* no more points will come: free unused memory */
 void curve_free(struct curve *c);
 
 /* Steps a second at `now_s`, from the newest stretch; 0: not known. */

@@ -1,4 +1,4 @@
-/* Records: their life, and what they take from jobs. See history.h. */
+/* The life of records, and what they take from jobs. See history.h. */
 #include "rendezvousd/history/history.h"
 
 #include <cjson/cJSON.h>
@@ -161,7 +161,7 @@ static void note_round(struct record *r, const struct jobs_facts *f)
 static void take_facts(struct record *r, const struct jobs_facts *f)
 {
     note_round(r, f);
-    if (f->round != r->round) /* nodes that are not in it any more have nothing to say */
+    if (f->round != r->round) /* nodes that are not in the round any more are ignored */
         record_free_nodes_(r);
     snprintf(r->state, sizeof r->state, "%s", f->state);
     r->round = f->round;
@@ -183,7 +183,7 @@ static void on_changed(void *arg, const struct jobs_facts *f)
 {
     struct history *h = arg;
     struct record *r = find(h, f->instance);
-    if (r ? r->over : f->over) /* known to be; or it was, and is forgotten here, before this daemon began */
+    if (r ? r->over : f->over) /* known to be over; or it was over, and forgotten, before this daemon began */
         return;
     if (!r && !(r = record_new_(h, f->instance, f->run, f->principal)))
         return;
@@ -237,7 +237,7 @@ static void take_logs(struct record *r, const char *fields, size_t n)
     r->logs = strdup(path);
 }
 
-/* The node of rank 0 says how far the job is. */
+/* Take the job's progress, which the node of rank 0 reports. */
 static void take_job(struct record *r, const char *fields, size_t n)
 {
     const double before = r->now.step;
@@ -270,7 +270,7 @@ static void on_reported(void *arg, const char *instance, const char *node, const
         take_job(r, fields, n);
 }
 
-/* What it sent is JSON, and the first, or is not kept. */
+/* Keep the failure report, if it is JSON, and the first one. */
 static void on_failed(void *arg, const char *instance, const char *text, size_t n)
 {
     struct record *r = find(arg, instance);

@@ -1,4 +1,4 @@
-/* The room rendezvousd/history: what is remembered of jobs for people who look, and shown by the daemon's status page.
+/* The room rendezvousd/history: remembers jobs for people, and for the daemon's status page.
  *
  *     jobs ──jobs_watch.h──► history.c: a record for each instance ──► history_write.c: JSON ──►
  *     daemon/http.c
@@ -7,7 +7,7 @@
  *                              └──► history_store.c: a file for each in the state directory, and back
  *
  *   - a record begins with the first news of an instance, and follows it: state, rounds, restarts, curves;
- *   - once its job is over it is one of the finished, of which the newest max_jobs are kept: some 16 KiB each at most;
+ *   - once its job is over, the record is finished; the newest max_jobs finished records are kept, 16 KiB each at most;
  *   - with a state directory a record is on disk when its job ends, and while it runs every HISTORY_WRITE_MS: a daemon
  *     that is killed loses that much of a curve. Its disk holds nobody up (rendezvousd/state/state_dir.h).
  * Who may see what is struct history_reader. Loop thread only. */
@@ -30,50 +30,52 @@ struct state_dir;
 #define HISTORY_LIST_MAX 500   /* finished jobs in one answer */
 #define HISTORY_ENDED_MAX 50   /* likewise, for a terminal */
 #define HISTORY_RANKS_MAX 2048 /* ranks in one answer */
-#define HISTORY_MARKS 32       /* restarts and changes of size that are kept of a job: the newest */
+#define HISTORY_MARKS 32       /* restarts and changes of size kept of a job, the newest */
 
 struct history_options {
     uv_loop_t *loop;
-    double (*wall)(void);  /* seconds since 1970; NULL: the system's */
-    size_t max_jobs;       /* finished ones */
-    struct state_dir *dir; /* closed after it; NULL: in memory only. A folder "history" is made in it */
+    double (*wall)(void); /* seconds since 1970; NULL: the system's */
+    size_t max_jobs;      /* finished ones */
+    /* must be closed after the history; NULL: in memory only. A folder "history" is made in it */
+    struct state_dir *dir;
 };
 
-/* Reads what the state directory holds, which blocks on its disk. */
+/* Open, and read what the state directory has, which blocks on its disk. */
 int history_open(struct history **ret, const struct history_options *o, struct err *e);
 void history_close(struct history *h); /* NULL allowed; the loop must turn once more */
 
 void history_watcher(struct history *h, struct jobs_watcher *ret); /* for jobs_watch(), before jobs_load() */
-/* All jobs are loaded: records of jobs that are not among them end, as nothing else would end them. */
+/* All jobs have been loaded: end the records of jobs that are not among them, because nothing else would. */
 void history_settle(struct history *h);
-/* This principal's run id is forgotten: a record that is still open ends, one that never had a round goes. */
+/* This principal's run id has been forgotten: a record that is still open ends; one that never had a round is
+ * removed. */
 void history_forget_run(struct history *h, const char *principal, const char *run);
 
 /* --- for those who look */
 
 struct history_reader {
     bool all;              /* sees everything of all jobs */
-    bool queue;            /* sees that other principals' jobs are there: names, states, figures */
-    const char *principal; /* sees everything of its own; NULL: of nobody */
+    bool queue;            /* may see that other principals' jobs exist: names, states, figures */
+    const char *principal; /* may see everything of its own jobs; NULL: no principal */
 };
 
-/* May they see that this principal's jobs are there; and their failure reports and paths? */
+/* May the reader see that this principal's jobs exist; and may it see their failure reports and paths? */
 bool history_shows(const struct history_reader *who, const char *principal);
 bool history_shows_all_of(const struct history_reader *who, const char *principal);
 
-/* Of the jobs that are not over, an array "figures" (reference/protocol.md, "Status"); then "history": the newest
- * number of a finished job, and how many there are. */
+/* Add the array "figures" of jobs that are not over (reference/protocol.md, "Status"); then "history": number of the
+ * newest finished job, and how many there are. */
 void history_add_figures(const struct history *h, const struct history_reader *who, struct json_write *w);
-/* Finished jobs that came after number `after`, the oldest first, HISTORY_LIST_MAX at most. -ENOMEM. */
+/* Append finished jobs with numbers above `after`, the oldest first, HISTORY_LIST_MAX at most. -ENOMEM. */
 int history_list(const struct history *h, const struct history_reader *who, uint64_t after, struct buf *out);
-/* Appends a JSON array of the newest HISTORY_ENDED_MAX finished jobs, the oldest first. run: of this run id alone;
- * NULL: of all. Returns how many; -ENOMEM. */
+/* Append a JSON array of the newest HISTORY_ENDED_MAX finished jobs, the oldest first. run: only this run id; NULL:
+ * all. Returns the number; -ENOMEM. */
 int history_ended(const struct history *h, const struct history_reader *who, const char *run, struct buf *out);
-/* All of one job. -ENOENT: there is none, or they may not know of it. */
+/* Append all of one job. -ENOENT: there is none, or the reader may not know of it. */
 int history_job(const struct history *h, const struct history_reader *who, const char *instance, struct buf *out,
                 struct err *e);
 
-/* For metrics: a job that is not over. NAN: not known. */
+/* The figures of a job that is not over, for metrics. NAN: not known. */
 struct history_figures {
     const char *run, *principal, *state; /* borrowed until the loop turns */
     double step, total_steps, loss, accuracy, eval_accuracy, images_per_s, step_s, eta_s, progress_age_s;

@@ -1,5 +1,5 @@
-/* Records on disk: DIR/history is a directory within that of the daemon (rendezvousd/state/state_dir.h), with one file
- * for each, which holds one text: the record as JSON. */
+/* Records on disk: the directory DIR/history inside the daemon's (rendezvousd/state/state_dir.h) has one file for
+ * each record, with the record as JSON. */
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@
 #include "rendezvousd/history/history_impl.h"
 #include "rendezvousd/state/state_dir.h"
 
-#define TURN_MS 5 /* of writing at once: curves of many jobs take longer than a heartbeat may wait */
+#define TURN_MS 5 /* ms of writing at a stretch: curves of many jobs take longer than a heartbeat may wait */
 
 /* --- writing */
 
@@ -27,7 +27,7 @@ void store_close_home_(struct record *r)
     r->home = NULL;
 }
 
-/* That of one that is over is open until it is on disk. */
+/* A write has landed. The file of a finished record is closed when all of it is on disk. */
 static void on_landed(void *arg)
 {
     struct record *r = arg;
@@ -77,7 +77,7 @@ void store_remove_(struct record *r)
     store_close_home_(r);
 }
 
-/* As many as so long allows, but one; true: that is all. */
+/* Write changed records for most_ms, at least one; true: all are written. */
 static bool write_dirty(struct history *h, int64_t most_ms)
 {
     const int64_t deadline = clock_deadline(most_ms);
@@ -93,7 +93,7 @@ static bool write_dirty(struct history *h, int64_t most_ms)
 
 static void arm(struct history *h, uint64_t ms);
 
-/* The rest in the loop's next turns: what else it has to do comes in between. */
+/* Write some now, and the rest in later turns of the loop, between its other work. */
 static void on_timer(uv_timer_t *t)
 {
     struct history *h = t->data;
@@ -140,7 +140,7 @@ static void load_figures(struct record *r, const cJSON *o)
     snprintf(r->cause, sizeof r->cause, "%s", json_str_or(o, "cause", ""));
 }
 
-/* Lists of the same length, one for each member of a point. */
+/* Load lists of equal length, one for each member of a point. */
 static int load_curve(struct curve *c, const cJSON *o)
 {
     const cJSON *list[CURVE_N + 2];
@@ -250,7 +250,7 @@ static int load_text(struct history *h, const struct buf *text, struct record **
     return rc < 0 ? err_set(e, rc, "it holds no record of a job") : 0;
 }
 
-/* A file that ends in the middle of its only record says nothing, and goes. */
+/* Load a file. If it is cut off within its only record, remove it. */
 static int load(void *arg, struct rdzv_home *home, struct err *e)
 {
     struct buf text = {.max = STATE_RECORD_MAX};

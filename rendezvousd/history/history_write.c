@@ -1,4 +1,4 @@
-/* Records as JSON, for those who look and for the disk. The format is reference/protocol.md's, section "Status". */
+/* Writes records as JSON, for readers and for the disk. The format is in reference/protocol.md, section "Status". */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 
 /* --- reading */
 
-/* The number that ends at `end`; NAN: it is none. *at goes behind it. */
+/* Parse the number that ends at `end`, and move *at behind it; NAN: not a number. */
 static double take_number(const char **at, char end)
 {
     char *stop;
@@ -42,7 +42,7 @@ static int count_items(const char *text, int most)
     return n;
 }
 
-/* One list into one member of all ranks. */
+/* Parse one list into one member of all ranks. */
 static void take_list(struct node_figures *f, const char *text, size_t member)
 {
     for (int i = 0; i < f->n; i++)

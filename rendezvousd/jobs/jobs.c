@@ -1,4 +1,4 @@
-/* Jobs: their life, the steps of their leaders, and time. See jobs.h. */
+/* The life of jobs, the steps of their leaders, and time. See jobs.h. */
 #include "rendezvousd/jobs/jobs.h"
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
@@ -12,8 +12,8 @@
 #include <utlist.h>
 
 #define MODULE "jobs"
-#define PAUSE_MS 500    /* we are that late: we did not run */
-#define TOGETHER_MS 100 /* dates this close are looked at in one go: most have moved on */
+#define PAUSE_MS 500    /* ms late: then this process was stopped */
+#define TOGETHER_MS 100 /* ms: deadlines this close are handled together, because most have moved on */
 
 static void fill_defaults(struct jobs_options *o)
 {
@@ -63,7 +63,7 @@ static void on_timer_closed(uv_handle_t *h)
 
 /* --- names */
 
-/* principal and run id as one key; its length. Nobody has a principal longer than LEADER_NAME_MAX. */
+/* Combine principal and run id into a key; returns its length. No principal is longer than LEADER_NAME_MAX. */
 static size_t make_key(const struct jobs *j, const char *principal, const char *run,
                        char ret[LEADER_NAME_MAX + JOBS_RUN_MAX + 2])
 {
@@ -278,7 +278,7 @@ void job_forget_if_empty_(struct job *job)
 
 /* --- steps */
 
-/* Nodes of an instance that is over may come later than its end is kept: they must not begin it again. */
+/* Remember an instance that is over: nodes of it may come after its end was forgotten, and must not begin it again. */
 static void note_end(struct jobs *j, const char *instance)
 {
     memcpy(j->ended[j->ended_count++ % ENDED_MAX], instance, sizeof *j->ended);
@@ -358,7 +358,7 @@ static void on_timer(uv_timer_t *t)
     jobs_tick(t->data);
 }
 
-/* The timer may fire too early: then it is set anew. */
+/* Set the timer. If it fires early, it is set again. */
 static void arm(struct jobs *j)
 {
     const int64_t deadline = j->ticks.n ? expiry_first(&j->ticks)->at : INT64_MAX;
@@ -375,7 +375,7 @@ static void set_tick(struct job *job)
     expiry_set(&job->jobs->ticks, &job->tick, leader_deadline(job->reign.leader));
 }
 
-/* A date that has moved away is found out when the old one comes. */
+/* The job's deadline may be earlier now. (One that has become later is noticed when the old one comes.) */
 void job_arm_(struct job *job)
 {
     if (leader_deadline(job->reign.leader) < job->tick.at)
@@ -383,7 +383,8 @@ void job_arm_(struct job *job)
     arm(job->jobs);
 }
 
-/* The one job of a crun: its date moves with every sign of life, and wakes nobody as long as all is well. */
+/* For the one job of a hosting crun: each sign of life moves its deadline, so that the timer does not fire while all
+ * is well. */
 void job_heard_(struct job *job)
 {
     struct jobs *j = job->jobs;

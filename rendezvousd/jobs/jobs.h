@@ -1,27 +1,26 @@
-/* Jobs by principal and run id: each a leader (common/rdzv/leader/leader.h), the parties that stand for its members,
- * and its log. Two principals may use one run id: neither hears of the other's job.
+/* Jobs by principal and run id: each has a leader (common/rdzv/leader/leader.h), parties that represent its members,
+ * and a log. Two principals may use the same run id: neither notices the other's job.
  *
  * The life of a job:
  *   - the first JOIN of a run id makes it: an instance (a random id), the settings of that JOIN, the principal it
  *     belongs to;
  *   - members are parties: a connection (command_rdzv_party.c) or a crun in this process
- *     (launcher/rendezvous/rdzv_client_local.c). A party stands for one node of one job from its JOIN, or its NEXT,
- *     on; what the machine tells that node is kept until a NEXT with its seq acknowledges it;
- *   - it is over when the machine is; for LEADER_LINGER_MS more its members still get their END, then it is
- *     forgotten. A JOIN of another node makes a new instance under the same run id at once, whose first round waits
- *     for the workers of the one before.
+ *     (launcher/rendezvous/rdzv_client_local.c). A party represents one node of one job from its JOIN, or its NEXT, on;
+ *     news for that node are kept until a NEXT with their seq acknowledges them;
+ *   - it is over when the machine is; for LEADER_LINGER_MS more its members still get their END, then it is forgotten.
+ *     A JOIN of another node makes a new instance under the same run id at once, whose first round waits for the
+ *     workers of the one before.
  * What goes wrong, and what is done:
  *   - a party ends with proof (JOBS_GONE: every process of the node has closed its socket): GONE. Without proof, or
  *     with no request for silence_ms: SILENT;
- *   - a node comes back on a new party: RESUME; the party before it is void: all it asks is refused;
- *   - nobody is left before the first round: the job is forgotten;
- *   - no member is heard of: a node that the job does not know is to ask again until they are back, or known to be
- *     dead;
+ *   - a node comes back on a new party: RESUME; its old party becomes void: all its requests are refused;
+ *   - no node is left before the first round: the job is forgotten;
+ *   - no member is heard: a node that the job does not know must ask again until they are back, or known to be dead;
  *   - with a state directory (rendezvousd/state/state_dir.h) no news is sent before the decision behind it is on disk;
  *     heartbeats never wait.
  *
  * No file, no socket; time comes from jobs_options.now. One thread. Callbacks are called from inside any call below:
- * they may call any jobs_ function, news of theirs then come later. */
+ * they may call any jobs_ function; news that this causes come later. */
 #ifndef CRUN_RENDEZVOUSD_JOBS_H
 #define CRUN_RENDEZVOUSD_JOBS_H
 
@@ -37,41 +36,42 @@ struct state_dir;
 
 #define JOBS_RUN_MAX 255    /* bytes of a run id */
 #define JOBS_REPORT_MAX 255 /* bytes of a report */
-#define JOBS_PAGE 500       /* members whose addresses are announced at once: less than 1 MiB as a field of a record */
+#define JOBS_PAGE 500       /* members per page of addresses: less than 1 MiB as a field of a record */
 
 struct jobs_options {
     int64_t (*now)(void); /* monotonic, ms; NULL: clock_ms */
     uv_loop_t *loop;      /* NULL: the caller calls jobs_tick() no later than jobs_deadline() */
-    uint64_t epoch;       /* of this daemon: 1, or counted by its state directory */
-    bool embedded;   /* in a crun that hosts its own job: "", "none" and "default" are run ids like others, and whoever
-                                 may speak to it at all may join: principals are not compared */
-    size_t max_jobs; /* 0: 1000 */
+    uint64_t epoch;       /* epoch of this daemon: 1, or counted in its state directory */
+    /* in a crun that hosts its own job: "", "none" and "default" are ordinary run ids, and any admitted client may
+     * join: principals are not compared */
+    bool embedded;
+    size_t max_jobs;               /* 0: 1000 */
     size_t max_jobs_per_principal; /* 0: 100 */
     size_t max_nodes;              /* of one job; 0: 20000 */
     size_t max_job_bytes;          /* of one job in memory; 0: 256 MiB */
-    int max_joins;                 /* of one party within 10 s, a member's first after each round not counted; 0: 100 */
-    struct state_dir *dir;         /* borrowed; NULL: jobs live in memory only */
-    /* A host of a list, with the job listed_run alone, whose seats follow from these settings; both are borrowed for
-     * the call. NULL: it is none. */
+    int max_joins;         /* limit per party within 10 s, not counting a member's first after each round; 0: 100 */
+    struct state_dir *dir; /* borrowed; NULL: jobs live in memory only */
+    /* This is a host of a list: it has only the job listed_run, whose seats follow from these settings; both are
+     * borrowed for the call. NULL: it is not. */
     const struct rdzv_config *listed;
     const char *listed_run;
-    bool elected; /* of a node that may lead the one job of a shared home: nobody is acknowledged before jobs_lead() */
+    /* this node may be elected leader of the one job of a shared home: acknowledge nobody before jobs_lead() */
+    bool elected;
 };
 
 int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);
-/* Take over what the state directory holds: every member is silent, resumes by JOIN or NEXT, and is given up after the
- * time any silent node has. Before the first party. ERR_CORRUPT and others name the file: nothing must be served
- * then. */
+/* Load the state directory: every member is silent, resumes with JOIN or NEXT, and is given up after the usual time
+ * of a silent node. Call before the first party. ERR_CORRUPT and others name the file: serve nothing then. */
 int jobs_load(struct jobs *j, struct err *e);
-/* The one job that an elected leader leads (common/rdzv/client/election.h), over the home that it has claimed. Nobody
- * is acknowledged before jobs_lead_until() says until when; parties must name the epoch (jobs_term()) before anything
- * else. */
+/* The job of an elected leader (common/rdzv/client/election.h), over the home that it has claimed. Nobody is
+ * acknowledged before jobs_lead_until() sets a time; parties must name the epoch first (jobs_term()). */
 struct jobs_lead {
-    struct rdzv_home *home;                    /* load and append alone are called; borrowed until jobs_destroy() */
+    struct rdzv_home *home;                    /* only load and append are called; borrowed until jobs_destroy() */
     const char *run, *node, *epoch, *identity; /* copied */
-    int64_t grace_ms;   /* after the silence and the kill that each member has, as leader_restore() */
-    int64_t full_until; /* nothing is decided before in a home that knew no round, once a JOIN names one */
-    /* A party named an epoch that is not below ours: nobody is acknowledged from then on. Only queues. */
+    int64_t grace_ms;                          /* added to each member's silence and kill, see leader_restore() */
+    int64_t full_until; /* if the home had no round and a JOIN names one: decide nothing before this time */
+    /* A party named an epoch that is not below ours: nobody is acknowledged from now on. The callback only queues
+     * this. */
     void (*higher)(void *arg, const char *epoch);
     void *arg;
 };
@@ -79,18 +79,18 @@ struct jobs_led {
     bool is_empty; /* the home held no job */
     bool lost;     /* decisions may be lost: jobs_hold() is due */
 };
-/* In jobs with the option `elected`, which acknowledge nobody before. ERR_CORRUPT, ERR_MISMATCH: what the home holds
- * cannot be read. */
+/* For jobs with the option `elected`, which acknowledge nobody before this call. ERR_CORRUPT, ERR_MISMATCH: the
+ * content of the home cannot be read. */
 int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret, struct err *e);
 void jobs_lead_until(struct jobs *j, int64_t until_ms);
 void jobs_hold(struct jobs *j, int64_t until_ms); /* nothing is decided before */
-/* The term is over: the home gets the durations of now, if it still takes anything, and nothing more. */
+/* The term is over: write the present durations to the home, if it still accepts them, and nothing afterwards. */
 void jobs_yield(struct jobs *j);
-bool jobs_all_know(const struct jobs *j); /* there is a job, it is over, and every node of it knows */
-int jobs_heard(const struct jobs *j);     /* nodes that are heard, of all jobs; INT_MAX: all jobs are over */
+bool jobs_all_know(const struct jobs *j); /* there is a job, it is over, and every node of it has been told */
+int jobs_heard(const struct jobs *j);     /* number of nodes that are heard, of all jobs; INT_MAX: all jobs are over */
 
-/* Parties must be closed before, jobs need not be over. NULL allowed. With a loop, memory goes when the loop has
- * turned. */
+/* All parties must have been closed; jobs may still be running. NULL allowed. With a loop, memory is freed when the
+ * loop has turned. */
 void jobs_destroy(struct jobs *j);
 
 int64_t jobs_deadline(const struct jobs *j); /* INT64_MAX: none */
@@ -100,26 +100,27 @@ void jobs_tick(struct jobs *j);
 
 /* How a party ended. */
 enum jobs_end {
-    JOBS_GONE,   /* all processes of the node are dead, or left in good order */
+    JOBS_GONE,   /* all processes of the node are dead, or it left in good order */
     JOBS_SILENT, /* nothing is proved */
 };
 
 struct jobs_party_options {
     const char *principal; /* borrowed for the party's life */
-    const char *addr;      /* peer's address, taken where JOIN brings none; NULL: in this process; "": unknown */
+    const char *addr;      /* peer's address, used if JOIN names none; NULL: in this process; "": unknown */
     const char *local;     /* address of our end of its connection */
-    /* The answer to jobs_next(): news, and on group rank 0 before the workers of a ROUND start, all addresses of the
-     * members (comma separated, else NULL), or a page of them. more: the group rank that the next page begins with, as
-     * whose answer these news come again; 0: there is none. news NULL: another party stands for the node now. Borrowed
-     * for the call. Or, at a host of a list, the job is unknown here from now on (jobs_party_is_void() tells which). */
+    /* The answer to jobs_next(): news. On group rank 0, before the workers of a ROUND start, with the addresses of
+     * all members (comma separated, else NULL), or a page of them. more: group rank at which the next page begins;
+     * asking for it brings the same news again; 0: there is none. news NULL: another party represents the node now
+     * or, at a host of a list, the job has become unknown here (jobs_party_is_void() tells which). Borrowed for the
+     * call. */
     void (*told)(void *arg, const struct rdzv_news *news, const char *member_addrs, int more);
-    /* Another node has answered: jobs_lease() may have moved. In this process only; NULL: it has no lease. */
+    /* Another node has answered, so jobs_lease() may have changed. Only for parties in this process; NULL: no lease. */
     void (*confirmed)(void *arg);
-    /* A question to this node (jobs_ask()), a record. For a party behind a connection it is the answer to jobs_next();
-     * in this process jobs_next() stays open. */
+    /* A question to this node (jobs_ask()), a record. For a party behind a connection it is the answer to
+     * jobs_next(); for one in this process jobs_next() stays open. */
     void (*asked)(void *arg, const char *record, size_t n);
-    /* The answer to jobs_next() is due, with whatever there is, so that the node shows that it is here. At a host of a
-     * list only; NULL: it comes at its time. */
+    /* Answer jobs_next() now, with or without news, so that the node shows that it is there. Only at a host of a
+     * list; NULL: it is answered at its timeout. */
     void (*again)(void *arg);
     void *arg;
 };
@@ -129,10 +130,10 @@ void jobs_party_close(struct jobs_party *p, enum jobs_end how); /* NULL allowed;
 
 struct jobs_joined {
     char instance[LEADER_INSTANCE_LEN + 1];
-    uint64_t epoch, seq;  /* seq: news up to this one were delivered, or void; NEXT asks for newer ones */
-    uint64_t first_round; /* all rounds of this instance are at least that */
-    bool few;             /* at a host of a list: too few seats are heard, so that this acknowledges nothing */
-    const char *beside; /* in a hosting crun: the oldest other job there is, else NULL. Borrowed as from jobs_owner() */
+    uint64_t epoch, seq;  /* seq: news up to this number were delivered, or are void; NEXT asks for newer ones */
+    uint64_t first_round; /* lower bound of this instance's round numbers */
+    bool few;             /* at a host of a list: too few seats are heard, so the answer acknowledges nothing */
+    const char *beside;   /* in a hosting crun: run id of the oldest other job, else NULL. Borrowed, as jobs_owner() */
 };
 
 /* Errors of all verbs, e->code as returned:
@@ -145,57 +146,56 @@ struct jobs_joined {
  *   -ESTALE       who was elected does not lead now, or not under the epoch that was named;
  *   -EINVAL, -ENOMEM. */
 
-/* ev: a JOIN event with addr "" where the party's own is meant. */
+/* ev: a JOIN event; addr "" means the party's own address. */
 int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *ev, const struct rdzv_config *settings,
               struct jobs_joined *ret, struct err *e);
-/* Acknowledge news up to `seq` and ask for the next: told() gets it, perhaps before this returns. from: the group rank
- * that a page of addresses is to begin with; -1: all of them at once. One question at a time: a second one takes the
- * place of the first. */
+/* Acknowledge news up to `seq`, and ask for the next: told() gets it, perhaps before this returns. from: group rank
+ * at which the page of addresses begins; -1: all at once. One question at a time: a second one replaces the first. */
 int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e);
 void jobs_next_cancel(struct jobs_party *p);
 /* After jobs_next(): the node should get an answer at once, nil if there are no news. A job that waits for all nodes of
  * its list begins when each has got an answer since the newest came. */
 bool jobs_next_hurries(const struct jobs_party *p);
-/* May anybody be acknowledged now? Looked at for each answer, after its request was read. 0; -ESTALE: whoever was
- * elected does not lead now; -EBUSY: this host of a list hears too few seats. */
+/* May anybody be acknowledged now? Checked for each answer, after its request was read. 0; -ESTALE: the elected node
+ * does not lead now; -EBUSY: this host of a list hears too few seats. */
 int jobs_may_answer(struct jobs *j, struct err *e);
-/* A host of a list: before JOIN or NEXT, how many answers to JOIN and NEXT the node has got from this party. */
+/* At a host of a list, before JOIN or NEXT: how many answers to JOIN and NEXT the node has got from this party. */
 void jobs_got(struct jobs_party *p, uint64_t answers);
 bool jobs_party_is_void(const struct jobs_party *p); /* another party stands for its node */
-/* What a node that has no host yet wants to know of this one. -ENOENT: it hosts no such job for a list. */
+/* What a node without a host wants to know about this one. -ENOENT: it hosts no such job for a list. */
 struct jobs_seats {
     int heard;      /* seats, that of `node` not counted */
     uint64_t round; /* the newest that this host knows; 0: none */
-    bool over;      /* the job is over, as all are told who come */
+    bool over;      /* the job is over, which every node that comes is told */
 };
 int jobs_seats(struct jobs *j, const char *run, const char *node, struct jobs_seats *ret, struct err *e);
-/* The first words to an elected leader: the epoch that is dialled, the highest that the node has seen, and the round of
- * its workers (0: it has none). ERR_FENCED: this job has no such round. */
+/* The greeting to an elected leader: the epoch that is dialled, the highest epoch that the node has seen, and the
+ * round of its workers (0: none). ERR_FENCED: this job has no such round. */
 int jobs_term(struct jobs_party *p, const char *run, const char *epoch, const char *seen, uint64_t round,
               struct err *e);
-/* Of the job that it leads, "": there is none yet. A node with workers of another instance must end them. */
+/* The instance of the job that it leads, "": none yet. A node with workers of another instance must kill them. */
 const char *jobs_term_instance(const struct jobs_party *p);
-/* Until when the workers of this party, which is in this process, may run: MIN nodes, itself counted, each have got an
- * answer of ours that was sent within silence_ms, or have left the round in good order. A node shows by a NEXT that it
- * has got the answer to the one before. INT64_MAX: nobody is needed. */
+/* Until when the workers of this party, which is in this process, may run: as long as MIN nodes, itself counted,
+ * have each got an answer of ours that was sent within silence_ms, or have left the round in good order. A node's
+ * NEXT shows that it got the answer before. INT64_MAX: no limit. */
 int64_t jobs_lease(const struct jobs_party *p);
-/* FAIL, DONE, LEAVE of ev->node, also from a party that stands for nobody. */
+/* FAIL, DONE or LEAVE of ev->node; the party need not represent any node. */
 int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e);
-/* Stop the job, as RDZV_DRAIN with this cause. principal NULL: whosever it is; -EINVAL: several have one of that
- * name. */
+/* Stop the job, as RDZV_DRAIN with this cause. principal NULL: anybody's; -EINVAL: several principals have a job of
+ * that name. */
 int jobs_drain_for(struct jobs *j, const char *principal, const char *run, const struct rdzv_cause *cause,
                    struct err *e);
-/* The same in good order, by an operator. */
+/* The same in good order, for an operator. */
 int jobs_drain(struct jobs *j, const char *principal, const char *run, struct err *e);
-/* End the job at once, whatever state it is in: its members get an END that says why, and it is forgotten
- * LEADER_LINGER_MS later. who: the operator. principal NULL: as jobs_drain(). */
+/* End the job at once, in any state: its members get an END that says why, and it is forgotten LEADER_LINGER_MS
+ * later. who: the operator. principal NULL: as jobs_drain(). */
 int jobs_evict(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e);
-/* End the job at once: its members get an END that says who stopped it, with the code of a SIGTERM. */
+/* End the job at once: its members get an END that says who stopped it, with the exit code of a SIGTERM. */
 int jobs_stop(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e);
-/* fields: a record (rdzv_wire.h); step, images_per_s and loss are kept, all of it goes to the watcher
- * (jobs_watch.h). */
+/* A node's report. fields: a record (rdzv_wire.h); step, images_per_s and loss are kept, and all of it goes to the
+ * watcher (jobs_watch.h). */
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e);
-/* The failure report of a job that has failed, from a node of it; for the watcher. */
+/* The failure report of a failed job, from a node of it; goes to the watcher. */
 int jobs_postmortem(struct jobs_party *p, const char *run, const char *node, const char *text, size_t n, struct err *e);
 
 /* --- questions to the nodes of a job (reference/rendezvous-protocol.md, "Questions") */
@@ -207,15 +207,14 @@ struct jobs_ask {
     const char *what; /* "stacks", "logs" */
     int rank;         /* -1: all */
     int64_t ms;       /* until jobs_ask_end(), which the caller sees to */
-    /* Everybody has answered, or the job is gone: jobs_ask_end() is due. Not from inside jobs_ask(). */
+    /* All have answered, or the job is gone: call jobs_ask_end() now. Not called from inside jobs_ask(). */
     void (*answered)(void *arg);
     void *arg;
 };
-/* To all members of its round. ERR_REFUSED: it has none; -EDQUOT: it is being asked something. */
+/* Ask all members of the job's round. ERR_REFUSED: it has no round; -EDQUOT: another question is under way. */
 int jobs_ask(struct jobs_asking **ret, struct jobs *j, const char *principal, const char *run, const struct jobs_ask *q,
              struct err *e);
-/* The end of a question, at whatever time. out: what was answered so far, as JSON; NULL: nobody wants to know.
- * -ENOMEM. */
+/* End a question, at any time. out: the answers so far, as JSON; NULL: not wanted. -ENOMEM. */
 int jobs_ask_end(struct jobs_asking *a, struct buf *out);
 int jobs_answer(struct jobs_party *p, const char *run, const char *node, uint64_t id, const char *text, size_t n,
                 struct err *e);

@@ -1,4 +1,4 @@
-/* See page.h. */
+/* The status page and what it reads (page.h): who asks, jobs as JSON, call stacks. */
 #include "rendezvousd/page/page.h"
 #include "common/auth/auth.h"
 #include "common/base/buf.h"
@@ -20,10 +20,10 @@
 
 struct page {
     struct page_options o;
-    struct jobs_asking *asking; /* about the job `asked`; NULL: nothing is being asked */
+    struct jobs_asking *asking; /* a question about the job `asked`; NULL: none is under way */
     char asked[AUTH_PRINCIPAL_MAX + JOBS_RUN_MAX + 2];
-    struct buf answer; /* to that; empty: it has not come, or was fetched */
-    uv_timer_t *late;  /* in memory of its own: it closes later */
+    struct buf answer; /* the answer to it; empty: not there yet, or fetched already */
+    uv_timer_t *late;  /* allocated separately, because it closes later */
 };
 
 /* --- who asks */
@@ -33,8 +33,8 @@ static bool shows(const void *credentials, const struct auth_token *t)
     return http_auth_matches(credentials, t);
 }
 
-/* The principal of a token of the rendezvous. Its secret comes as it is: from other hosts it is taken only where it is
- * one of the HTTP tokens, too. */
+/* The principal whose rendezvous token the request shows. The secret comes in clear text, so it is accepted from
+ * other hosts only if it is an HTTP token, too. */
 static const char *own_principal(const struct page *p, const struct http_answer *a, const struct http_credentials *c)
 {
     if (!(gate_is_local_reader(http_peer_fd(a)) || http_shows_token(a)))
@@ -66,7 +66,7 @@ static bool sees_any(const struct history_reader *who)
     return who->all || who->queue || who->principal;
 }
 
-/* page=1: the status page asks, which has a form of its own for that. */
+/* page=1: the status page asks, and shows a form of its own for the token. */
 int page_ask_for_token(struct http_answer *a)
 {
     a->no_prompt = http_argument(a, "page") != NULL;
@@ -112,9 +112,9 @@ static int add_jobs(const struct page *p, const struct history_reader *who, cons
     return rc;
 }
 
-/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. principal=NAME: of those that
- * the reader may see, only that one's. page=1: a reader who
- * may see nothing gets an answer that says so, in place of a 401. */
+/* /api/jobs?run=ID&from=N: only that job, with its nodes after the first N. principal=NAME: only jobs of that
+ * principal among those that the reader may see. page=1: a reader who may see nothing gets an answer that says so,
+ * instead of a 401. */
 int page_jobs(struct page *p, struct http_answer *a)
 {
     const char *run = http_argument(a, "run"), *from = http_argument(a, "from");
@@ -204,7 +204,8 @@ static int ask(struct page *p, struct http_answer *a, const char *principal, con
     return 0;
 }
 
-/* /api/stacks?run=ID[&principal=NAME]: {"wait":true} until what jobs_ask() gathers is there, which is given once. */
+/* /api/stacks?run=ID[&principal=NAME]: {"wait":true} until the answers of jobs_ask() are there, which are given
+ * once. */
 int page_stacks(struct page *p, struct http_answer *a)
 {
     struct history_reader who;

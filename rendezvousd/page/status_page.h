@@ -1,4 +1,4 @@
-/* The status page, status_page.html, as common/embed.py puts it into the program. */
+/* The status page status_page.html, which common/embed.py puts into the program. */
 #ifndef CRUN_RENDEZVOUSD_STATUS_PAGE_H
 #define CRUN_RENDEZVOUSD_STATUS_PAGE_H
 

@@ -2,10 +2,10 @@
  *
  *   - jobs are done one after the other, in the order in which they were added;
  *   - a disk that has not answered for FILE_PATIENCE_MS is reported, and so is when it answers again;
- *   - the thread has a table of descriptors to itself, with none of the process's in it: what others wait for (sockets,
- *     pipes, consoles) ends with the process, although the thread may be left in the kernel.
- * Everything here is for the loop's thread, but for file_job.work and file_thread_enter(). The thread begins with
- * the first job, and has no end: the process has. */
+ *   - the thread has its own descriptor table, without those of the process: so sockets, pipes and consoles that others
+ *     wait for are closed when the process ends, even if the kernel still blocks the thread.
+ * Everything here is for the loop's thread, except file_job.work and file_thread_enter(). The thread starts with the
+ * first job, and runs as long as the process. */
 #ifndef CRUN_LAUNCHER_FILE_THREAD_H
 #define CRUN_LAUNCHER_FILE_THREAD_H
 

@@ -163,7 +163,7 @@ static int print_sequence(const struct chaos *c)
 
 /* --- the campaign */
 
-/* One fault whose time has come, and its line of the trace. */
+/* Inflict one fault that is due, and write its line of the trace. */
 static int inflict(struct chaos *c, const struct chaos_fault *f, struct err *e)
 {
     char outcome[CHAOS_ACTS_MAX][CHAOS_TEXT_MAX];
@@ -187,7 +187,7 @@ static int inflict(struct chaos *c, const struct chaos_fault *f, struct err *e)
     return 0;
 }
 
-/* Whose time has come; *ret_ms: clock_ms() of the next, INT64_MAX: there is none. */
+/* Inflict all faults that are due; *ret_ms: clock_ms() of the next one, INT64_MAX: there is none. */
 static int inflict_due(struct chaos *c, int64_t now_ms, int64_t *ret_ms, struct err *e)
 {
     const struct chaos_sequence *s = &c->sequence;
@@ -197,7 +197,7 @@ static int inflict_due(struct chaos *c, int64_t now_ms, int64_t *ret_ms, struct 
     return 0;
 }
 
-/* Until something is due, a signal came, or the watcher is gone; no longer than LOOK_MS. */
+/* Wait until something is due, a signal comes, or the watcher is gone; LOOK_MS at most. */
 static int wait_until(struct chaos *c, int64_t until_ms, struct err *e)
 {
     struct signalfd_siginfo info;
@@ -231,7 +231,7 @@ static int campaign(struct chaos *c, struct err *e)
     return 0;
 }
 
-/* From here on signals are read where we wait. */
+/* From now on read signals from a descriptor instead of being ended by them. */
 static int take_signals(struct chaos *c, struct err *e)
 {
     sigset_t set;
@@ -278,7 +278,7 @@ static int complain(const struct err *e, int rc)
 
 int chaos_main(int argc, char **args)
 {
-    char **argv = title_spare(argc, args); /* the process that undoes faults has the names of targets from it */
+    char **argv = title_spare(argc, args); /* the process that undoes faults takes the targets' names from this copy */
     static struct chaos c;                 /* some tens of kilobytes */
     struct arg_result r;
     struct err e = {0};

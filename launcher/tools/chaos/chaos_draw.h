@@ -1,4 +1,4 @@
-/* From a plan and a seed to the sequence of faults: when, what, on which node, for how long.
+/* Turns a plan and a seed into a sequence of faults: when, what, on which node, for how long.
  *
  * The same plan, seed and targets (how many nodes, and what each has) give the same sequence on every machine: it is
  * drawn before anything is done, in integers. Pure. */
@@ -34,8 +34,8 @@ struct chaos_sequence {
     struct chaos_fault *v; /* in the order of time */
 };
 
-/* The plan must outlive *ret, which chaos_sequence_free() frees. ERR_USAGE: no target has what a line needs, or there
- * would be too many faults; name: the plan's, for errors. -ENOMEM. */
+/* The plan must outlive *ret, which chaos_sequence_free() frees. ERR_USAGE: no target has what a line needs, or
+ * there are too many faults; name: the plan's, for errors. -ENOMEM. */
 int chaos_sequence_draw(struct chaos_sequence *ret, const struct chaos_plan *p, uint64_t seed,
                         const struct chaos_targets *t, const char *name, struct err *e);
 void chaos_sequence_free(struct chaos_sequence *s);

@@ -1,4 +1,5 @@
-/* See chaos_find.h. A guardian's children are distinguished by their names in the kernel. */
+/* Finds the processes of a crun in /proc (chaos_find.h). A guardian's children are distinguished by their names in
+ * the kernel. */
 #include "launcher/tools/chaos/chaos_find.h"
 
 #include <errno.h>
@@ -28,14 +29,14 @@ static const char *const beside[] = {
 
 /* --- a node */
 
-/* Of a process whose program we may not read. */
+/* For a process whose program we may not read: has it the same name as we? */
 static bool is_named_like_us(pid_t pid, struct proc *ret)
 {
     struct proc self;
     return !proc_read(pid, ret) || !proc_read(getpid(), &self) || strcmp(ret->name, self.name) == 0;
 }
 
-/* *ret: whether it runs this very program; false: it is dead, and nobody's. -EPERM: it runs another one. */
+/* Does the process run this very program? *ret: yes or no; false: it is dead. -EPERM: it runs another one. */
 static int check_crun(pid_t pid, const char *what, bool *ret, struct err *e)
 {
     char path[64], program[PATH_BYTES];
@@ -178,7 +179,7 @@ int chaos_find(const struct chaos_targets *t, const struct chaos_part *part, str
 
 /* --- before anything is done */
 
-/* *ret: who is there; 0: nobody, but another may come. */
+/* Find the process that a source (pid or file) names. *ret: its pid; 0: none now, but one may come. */
 static int check_source(const struct chaos_source *s, const char *what, pid_t *ret, struct err *e)
 {
     char line[32];

@@ -73,7 +73,7 @@ static bool is_among(const struct chaos_found *f, const struct chaos_process *p)
     return false;
 }
 
-/* Those of f that were not halted before. How many were met. */
+/* Stop those of f that are not stopped yet. Returns their number. */
 static int halt_new(const struct scene *s, const struct chaos_found *f, struct chaos_found *halted, struct err *e)
 {
     int met = 0;
@@ -90,8 +90,9 @@ static int halt_new(const struct scene *s, const struct chaos_found *f, struct c
     return met;
 }
 
-/* A whole node at once: halt everybody, so that nobody acts on the end of another or is born meanwhile, then strike.
- * Each stands in the table by then: should this process be killed, the watcher lets it go on. How many are halted. */
+/* Stop all processes of a node first, so that none acts on the end of another, and none is born meanwhile; then do
+ * the fault. Each is in the table by then: if this process is killed, the watcher continues them. Returns the number
+ * stopped. */
 static int freeze(const struct scene *s, struct chaos_found *f, struct err *e)
 {
     struct chaos_found halted = {0};

@@ -9,9 +9,9 @@ struct chaos_part;
 struct chaos_table;
 struct err;
 
-/* Inflict one part of a fault, and note in the table what is to be undone. outcome: "4242 (rank 3)", or "nobody" where
- * there was no such process, link or file just now. Returns 1 if it met something, 0 if nobody; < 0: it cannot be done
- * here (-EPERM, ...). */
+/* Do one part of a fault, and record in the table what must be undone. outcome: "4242 (rank 3)", or "nobody" if
+ * there is no such process, link or file now. Returns 1 if it found something, 0 if not; < 0: it cannot be done here
+ * (-EPERM, ...). */
 int chaos_inflict(const struct chaos_part *part, const struct chaos_means *m, struct chaos_table *t, char *outcome,
                   size_t cap, struct err *e);
 

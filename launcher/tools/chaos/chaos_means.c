@@ -26,7 +26,7 @@ static struct ifreq request(const struct chaos_target *t)
     return r;
 }
 
-/* A socket in the network namespace of that path. */
+/* Open a socket in the network namespace of that path. */
 static int socket_there(const char *path, struct err *e)
 {
     const int here = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), there = open(path, O_RDONLY | O_CLOEXEC);
@@ -44,7 +44,7 @@ static int socket_there(const char *path, struct err *e)
     return rc < 0 ? rc : fd;
 }
 
-/* A link without an address, as the port of a bridge is: no route goes with it when it is down. */
+/* Check that the link has no address, like a bridge's port: then taking it down removes no route. */
 static int check_link(const struct chaos_target *t, int fd, struct err *e)
 {
     struct ifreq r = request(t);

@@ -1,4 +1,4 @@
-/* What is to happen to a job: a plan, as text (docs/guide/chaos.md describes it for people).
+/* A plan of faults for a job, as text (docs/guide/chaos.md describes it).
  *
  *     for 10m                            how long faults are drawn
  *     every 1.2s                         mean pause between two of them
@@ -19,11 +19,11 @@ struct err;
 #define CHAOS_LINES_MAX 128
 #define CHAOS_ACTS_MAX 4 /* of a line, joined by "and" */
 #define CHAOS_NODES_MAX 64
-#define CHAOS_DAY_MS INT64_C(86400000) /* the longest of all times in a plan: a week, 7 of these */
+#define CHAOS_DAY_MS INT64_C(86400000) /* the longest time in a plan is a week, 7 of these */
 
 enum chaos_takes { CHAOS_TAKES_NONE, CHAOS_TAKES_WHO, CHAOS_TAKES_PATTERN };
 
-/* id, word, what stands behind it, whether it lasts ("for"), whether it has a size ("by") */
+/* id, word, what follows it, whether it lasts ("for"), whether it has a size ("by") */
 #define CHAOS_DEEDS(X)                                                                                                 \
     X(CHAOS_KILL, "kill", CHAOS_TAKES_WHO, false, false)           /* SIGKILL */                                       \
     X(CHAOS_TERMINATE, "terminate", CHAOS_TAKES_WHO, false, false) /* SIGTERM */                                       \
@@ -32,7 +32,7 @@ enum chaos_takes { CHAOS_TAKES_NONE, CHAOS_TAKES_WHO, CHAOS_TAKES_PATTERN };
     X(CHAOS_CUT, "cut", CHAOS_TAKES_NONE, true, false)             /* the node's link is down */                       \
     X(CHAOS_FILL, "fill", CHAOS_TAKES_NONE, true, false)           /* the disk of its folder is full */                \
     X(CHAOS_CORRUPT, "corrupt", CHAOS_TAKES_PATTERN, false, false) /* one bit of one file in its folder */             \
-    X(CHAOS_CLOCK, "clock", CHAOS_TAKES_NONE, true, true)          /* its workers' wall clock is wrong by so much */
+    X(CHAOS_CLOCK, "clock", CHAOS_TAKES_NONE, true, true) /* its workers' wall clock is ahead by so many seconds */
 
 enum chaos_deed {
 #define X(id, word, takes, lasts, by) id,
@@ -40,7 +40,7 @@ enum chaos_deed {
 #undef X
 };
 
-/* Processes of crun on a node, and "worker"; other words are those that a target names (chaos_target.h). */
+/* Processes of crun on a node, and "worker"; other words are defined by a target (chaos_target.h). */
 #define CHAOS_ROLES(X)                                                                                                 \
     X(CHAOS_GUARDIAN, "guardian")                                                                                      \
     X(CHAOS_AGENT, "agent")                                                                                            \
@@ -66,7 +66,7 @@ struct chaos_span {
 struct chaos_act {
     enum chaos_deed deed;
     enum chaos_role role;      /* of deeds that take one */
-    char word[CHAOS_WORD_MAX]; /* who, or the pattern of a file's path */
+    char word[CHAOS_WORD_MAX]; /* the target, or the pattern of a file's path */
     int node, rank;            /* -1: any */
     double by;                 /* slow: > 1; clock: seconds */
     struct chaos_span lasts;
@@ -86,7 +86,7 @@ struct chaos_plan {
     struct chaos_line lines[CHAOS_LINES_MAX];
 };
 
-/* text is overwritten. name: the file, for errors. ERR_USAGE: "FILE line N: ..." */
+/* Parse a plan; text is overwritten. name: the file, for errors. ERR_USAGE: "FILE line N: ..." */
 int chaos_plan_parse(struct chaos_plan *ret, char *text, const char *name, struct err *e);
 
 const char *chaos_deed_word(enum chaos_deed deed);

@@ -36,7 +36,7 @@ static bool is(const struct chaos_open *o, enum chaos_deed deed)
     return atomic_load(&o->deed) == (int)deed + 1;
 }
 
-/* Whether another fault holds that process just now. */
+/* Does another fault keep this process stopped now? */
 static bool held_by_others(const struct chaos_table *t, const struct chaos_open *self)
 {
     for (const struct chaos_open *o = t->v; o < t->v + atomic_load(&t->n); o++)
@@ -60,7 +60,7 @@ static bool cut_by_others(const struct chaos_table *t, const struct chaos_open *
     return false;
 }
 
-/* The clock of a node is wrong by all that is open, but for one fault (NULL: none). */
+/* Set a node's clock to the sum of all open faults, except one (NULL: none). */
 static void set_clock(const struct chaos_table *t, const struct chaos_means *m, int node, const struct chaos_open *but)
 {
     double ahead_s = 0;

@@ -12,7 +12,7 @@
 #include "common/base/file.h"
 #include "launcher/guard/procs.h"
 
-#define STALE_S 2 /* by which clocks may be apart: a file is as old as the kernel's tick */
+#define STALE_S 2 /* seconds by which clocks may differ: a file's time has the kernel's tick as precision */
 
 /* --- operands */
 
@@ -122,7 +122,7 @@ uint64_t chaos_started(pid_t pid)
     return proc_read(pid, &p) ? (uint64_t)p.started + 1 : 0;
 }
 
-/* When a process began, by the wall clock as it is now. */
+/* When a process began, by the present wall clock. */
 static double began_at(uint64_t started)
 {
     struct timespec boot, wall;

@@ -1,11 +1,11 @@
-/* Whom `crun chaos` may touch: each operand is one node, from 0 on.
+/* The targets of `crun chaos`: each operand is one node, numbered from 0.
  *
  *     [PID|FILE][,link=[NETNS:]NAME][,folder=DIR][,clock=FILE][,WORD=PID|FILE]...
  *
- * First the crun of that node: its pid, or a file that holds it and may be written again. Then what else a plan may
- * name there: the link that the node hangs on (in a named network namespace, or here), a folder whose disk may be
- * filled and whose files may be damaged, the file behind its workers' clock (clock_preload.c), and other processes by
- * words of one's own. */
+ * First the crun of that node: its pid, or a file that contains it and may be rewritten. Then other things that a
+ * plan may name: the node's network link (in a named network namespace, or here), a folder whose disk may be filled
+ * and whose files may be damaged, the file behind its workers' clock (clock_preload.c), and other processes under
+ * words that the user chooses. */
 #ifndef CRUN_LAUNCHER_CHAOS_TARGET_H
 #define CRUN_LAUNCHER_CHAOS_TARGET_H
 
@@ -17,13 +17,13 @@
 
 struct err;
 
-#define CHAOS_PROCESSES_MAX 8 /* of a node, by words of one's own */
+#define CHAOS_PROCESSES_MAX 8 /* of a node, under words that the user chooses */
 
-/* A process: by its pid, or by a file that is read each time. Neither: there is none. */
+/* A process: by pid, or by a file that is read each time. Neither: none. */
 struct chaos_source {
     const char *file;
     pid_t pid;
-    uint64_t started; /* of pid: when that process began; 0: it was gone from the beginning */
+    uint64_t started; /* of pid: when that process began; 0: it never existed */
 };
 
 struct chaos_target {
@@ -42,21 +42,21 @@ struct chaos_targets {
     struct chaos_target v[CHAOS_NODES_MAX];
 };
 
-/* text is cut up and must outlive *ret. ERR_USAGE. */
+/* text is cut into parts, and must outlive *ret. ERR_USAGE. */
 int chaos_target_parse(struct chaos_target *ret, char *text, struct err *e);
 
-/* Whether a node has what such a fault needs. Pure. */
+/* Has the node what such a fault needs? Pure. */
 bool chaos_target_allows(const struct chaos_target *t, const struct chaos_act *a);
 
-/* The process behind a source, now; false: nobody. A file that is older than the process of that number tells of one
- * that is gone. *ret_started: as in chaos_started(). */
+/* The process that a source names now; false: none. A file older than the process with that pid names one that is
+ * gone. *ret_started: as chaos_started(). */
 bool chaos_source_read(const struct chaos_source *s, pid_t *ret, uint64_t *ret_started);
 
-/* When a process began, in the kernel's ticks since it booted; 0: it is gone. With the pid it names a process for
- * good. */
+/* When a process began, in kernel ticks since boot; 0: it is gone. Together with the pid this identifies a process
+ * for good. */
 uint64_t chaos_started(pid_t pid);
 
-/* Whether nobody of them is there any more, and none can come back: all were given by their pids. */
+/* Are all targets gone, and can none come back because all were given by pid? */
 bool chaos_targets_are_gone(const struct chaos_targets *t);
 
 #endif

@@ -15,7 +15,7 @@
 #include "launcher/tools/chaos/chaos_plan.h"
 #include "launcher/tools/chaos/chaos_table.h"
 
-/* Files that fill disks are the other process's alone. */
+/* In the watcher: drop files that fill disks, which belong to the other process alone. */
 static void let_files_go(struct chaos_table *t, bool close_them)
 {
     for (struct chaos_open *o = t->v; o < t->v + atomic_load(&t->n); o++)
@@ -30,7 +30,7 @@ static void let_files_go(struct chaos_table *t, bool close_them)
 static _Noreturn void watch(int life_fd, struct chaos_table *t, const struct chaos_means *m)
 {
     char byte;
-    setsid(); /* what a terminal sends to the other one is not for it */
+    setsid(); /* so that signals of the terminal do not reach it */
     title_set("chaos-undo", getppid());
     close(STDIN_FILENO);
     close(STDOUT_FILENO);
@@ -67,7 +67,7 @@ void chaos_watcher_end(struct chaos_watcher *w)
     struct pollfd ended = {.fd = w->pid_fd, .events = POLLIN};
     close(w->life_fd);
     if (w->pid_fd >= 0 && poll(&ended, 1, CHAOS_WATCHER_MS) == 0)
-        kill(w->pid, SIGKILL); /* somebody has stopped it; nothing is open any more */
+        kill(w->pid, SIGKILL); /* somebody has stopped it; no fault is open any more */
     if (w->pid_fd >= 0)
         close(w->pid_fd);
     while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR)

@@ -1,7 +1,7 @@
 /* A wall clock that can be made wrong, for LD_PRELOAD: CLOCK_REALTIME is as many nanoseconds ahead as the file
  * CRUN_CHAOS_CLOCK says, a signed 64-bit number in the machine's order that may change at any time (`crun chaos`,
- * clock). It is made where it is not there. Other clocks are right, as they are when somebody sets a machine's. Links
- * nothing of the project. */
+ * clock). The file is made if it does not exist. Other clocks stay right, as when somebody sets a machine's wall
+ * clock. Links nothing of the project. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>

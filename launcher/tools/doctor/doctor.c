@@ -159,7 +159,8 @@ static cJSON *to_json(const struct doctor *d)
         cJSON *h = cJSON_CreateObject();
         cJSON_AddStringToObject(h, "host", d->labels[i]);
         cJSON *facts = d->at[i].gone ? cJSON_CreateNull() : facts_to_json(&d->facts[i]);
-        cJSON_DeleteItemFromObjectCaseSensitive(facts, "token"); /* a proof is for those who asked for it */
+        /* the proof is only for this program, not for its output */
+        cJSON_DeleteItemFromObjectCaseSensitive(facts, "token");
         cJSON_AddItemToObject(h, "facts", facts);
         cJSON_AddItemToArray(hosts, h);
     }

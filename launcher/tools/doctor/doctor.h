@@ -1,13 +1,13 @@
-/* `crun doctor [options] [RUN]`: what stands between these hosts and a job, one sentence each, with its remedy.
+/* `crun doctor [options] [RUN]`: finds what would keep these hosts from running a job; one sentence each, with its
+ * remedy.
  *
- * The room doctor/ is for that command. How data flows: doctor.c reads the options and says who is looked at: this
- * machine, the hosts of -H or --hostfile, or the nodes of a job at a rendezvous (place.c). doctor_host.c starts
- * `crun doctor-agent` on each as crun -H starts agents; doctor_agent.c there looks at its machine (facts.h), listens
- * and dials (probe.h). examine.c asks all of them, and judge.c makes findings of what hosts say of themselves and of
+ * The room doctor/ is for that command. How data flows: doctor.c reads the options and decides which hosts to examine:
+ * this machine, those of -H or --hostfile, or the nodes of a job at a rendezvous (place.c). doctor_host.c starts `crun
+ * doctor-agent` on each as crun -H starts agents; doctor_agent.c there looks at its machine (facts.h), listens and
+ * dials (probe.h). examine.c asks all of them, and judge.c makes findings from what hosts report of themselves and of
  * their connections.
  *
- * No secret leaves a host, nothing is left on one, and nothing is changed but for a file in --shared-dir, which is
- * removed again. */
+ * No secret leaves a host, and nothing is changed, except for a file in --shared-dir that is removed again. */
 #ifndef CRUN_LAUNCHER_DOCTOR_H
 #define CRUN_LAUNCHER_DOCTOR_H
 
@@ -23,8 +23,8 @@ struct rdzv_ask;
 
 extern const struct arg_program doctor_program;
 
-/* argv[0] is "doctor". Returns the exit code: 0: nothing was found; 1: something was. Blocks: some seconds, more where
- * hosts do not answer (--timeout). */
+/* argv[0] is "doctor". Returns the exit code: 0: nothing was found; 1: something was. Blocks for some seconds,
+ * longer if hosts do not answer (--timeout). */
 int doctor_main(int argc, char **argv);
 
 struct doctor_config {
@@ -39,7 +39,7 @@ struct doctor {
     struct doctor_config config;
     const char *run; /* NULL: none was named */
     struct hosts hosts;
-    bool named; /* the hosts by the user, not by a job or by nobody */
+    bool named; /* the user named the hosts; false: they are a job's, or only this machine */
     struct remote_shell shell;
     struct doctor_host *at; /* hosts.n of them */
     struct facts *facts;    /* of each */
@@ -51,10 +51,10 @@ struct doctor {
     const char *shared_dir; /* NULL: none */
 };
 
-/* place.c: look at the rendezvous from here, and add the nodes of the run, if one was named, to d->hosts. ERR_USAGE. */
+/* place.c: look at the rendezvous from here, and add the nodes of the run, if one was given, to d->hosts. ERR_USAGE. */
 int doctor_look_at_place(struct doctor *d, struct err *e);
 
-/* examine.c: facts, clocks, connections, folders of all hosts, into d->facts and findings. */
+/* examine.c: collect facts, clocks, connections and folders of all hosts in d->facts and findings. */
 int doctor_examine(struct doctor *d, struct err *e);
 
 #endif

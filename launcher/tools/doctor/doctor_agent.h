@@ -1,6 +1,6 @@
-/* crun doctor on another host: looks, listens and dials as requested on standard input, and answers on standard
- * output. Each request and each answer is one line of JSON; an answer stands behind DOCTOR_MARK, which distinguishes it
- * from what shells print at login.
+/* crun doctor on another host: looks, listens and dials as requested on standard input, and answers on standard output.
+ * Each request and each answer is one line of JSON; answers begin with DOCTOR_MARK, which distinguishes them from what
+ * shells print at login.
  *
  *     {"do":"facts","nonce":,"token_file":,"folder":}   struct facts (facts_json.c)
  *     {"do":"clock"}                                    {"us":} wall time, microseconds
@@ -10,7 +10,7 @@
  *     {"do":"read","path":}                             {"text":}
  *     {"do":"remove","path":}                           {}
  *
- * or {"error":}. The end of the input ends it. */
+ * or {"error":}. It ends at the end of its input. */
 #ifndef CRUN_LAUNCHER_DOCTOR_AGENT_H
 #define CRUN_LAUNCHER_DOCTOR_AGENT_H
 

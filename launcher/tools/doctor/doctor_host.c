@@ -54,7 +54,7 @@ static void become(const struct remote_shell *s, const struct host *h, const cha
     _exit(EXIT_CANNOT_EXEC);
 }
 
-/* rsh: path of the program that reaches it, NULL: it is this machine. */
+/* Start the agent of a host. rsh: path of the program that reaches it, NULL: it is this machine. */
 static int start(struct doctor_host *h, const struct remote_shell *s, const char *rsh, struct err *e)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1};
@@ -158,7 +158,7 @@ void doctor_host_ask(struct doctor_host *h, cJSON *request)
     h->answer = NULL;
     if (text && !h->gone) {
         h->asked_us = wall_us();
-        file_write_all(h->in, text, strlen(text)); /* that it is gone is seen by the end of its output */
+        file_write_all(h->in, text, strlen(text)); /* if the agent is gone, the end of its output shows that */
         file_write_all(h->in, "\n", 1);
         h->waits = true;
     }
@@ -177,7 +177,7 @@ static void take_line(struct doctor_host *h, const char *line)
     h->waits = false;
 }
 
-/* What it says on standard error: the last line is kept. */
+/* Read its standard error, and keep the last line. */
 static void read_err(struct doctor_host *h)
 {
     char text[4096], *rest = NULL;
@@ -191,7 +191,7 @@ static void read_err(struct doctor_host *h)
         snprintf(h->last, sizeof h->last, "%.255s", line);
 }
 
-/* What is there by now. Its end is not waited for: an ssh in the background may hold that pipe. */
+/* Read what is there now, without waiting for the end: an ssh in the background may keep that pipe open. */
 static void read_last_words(struct doctor_host *h)
 {
     struct pollfd more = {.fd = h->err, .events = POLLIN};

@@ -1,5 +1,5 @@
-/* All hosts are asked at once, and what they say is judged when all have answered. Between hosts in rounds: in round r
- * host i dials host i + r, so that each listener has one conversation at a time. */
+/* Examines the hosts. All are asked at once, and judged when all have answered. Connections are tried in rounds: in
+ * round r host i dials host i + r, so that each listener has one conversation at a time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 #define CLOCK_ROUNDS 5
 #define ANSWER_MS 10000
-#define DEAF_AFTER 2 /* hosts that could not connect to one: the others do not try */
+#define DEAF_AFTER 2 /* after so many hosts could not connect to one, the others do not try */
 
 static void ask_all(struct doctor *d, cJSON *request, int64_t timeout_ms)
 {
@@ -47,7 +47,7 @@ static int look_at_each(struct doctor *d, struct err *e)
     return 0;
 }
 
-/* The round that took the shortest says most of the clock. */
+/* Compare clocks: the exchange that took least time gives the best estimate. */
 static void look_at_clocks(struct doctor *d)
 {
     for (int i = 0; i < d->hosts.n; i++)
@@ -73,7 +73,7 @@ struct links {
     int *ports;      /* of each host's listener, -1: none */
     int *deaf;       /* how many could not connect to it */
     bool *reached;   /* somebody could */
-    struct probe *v; /* from i to k at i * n + k */
+    struct probe *v; /* connection from host i to host k at i * n + k */
     bool *tried;     /* likewise */
 };
 
@@ -143,7 +143,7 @@ static void judge_links(struct doctor *d, const struct links *l)
                            &d->found);
 }
 
-/* "localhost" means another machine to every other host. */
+/* Choose the address by which others reach each host: "localhost" means another machine to every other host. */
 static void choose_addresses(struct doctor *d, char *own, size_t cap)
 {
     bool all_here = true;
@@ -186,7 +186,7 @@ static int look_between(struct doctor *d, struct err *e)
 
 /* --- to the rendezvous and the shared folder */
 
-/* A host of the list may be the one whose crun is to host it. */
+/* Is a host of the list the one whose crun would host the rendezvous? */
 static bool hosts_it(const struct doctor *d)
 {
     for (int i = 0; i < d->hosts.n; i++)

@@ -1,5 +1,5 @@
-/* What crun doctor knows of one machine. facts_read.c, facts_limits.c, facts_programs.c and facts_net.c look it up;
- * facts_json.c carries it from the host that looked to the one that judges. */
+/* What crun doctor knows of one machine. facts_read.c, facts_limits.c, facts_programs.c and facts_net.c collect it;
+ * facts_json.c transfers it from the examined host to the judging one. */
 #ifndef CRUN_LAUNCHER_DOCTOR_FACTS_H
 #define CRUN_LAUNCHER_DOCTOR_FACTS_H
 
@@ -19,25 +19,25 @@ struct err;
     X(name)           /* host name */                                                                                  \
     X(kernel)         /* uname -r: "6.1.0-13-amd64" */                                                                 \
     X(version)        /* of this crun */                                                                               \
-    X(foreign_crun)   /* path of a `crun` on PATH that is another program, where nothing of ours is */                 \
+    X(foreign_crun)   /* path of another program called `crun` on PATH, if ours is not there */                        \
     X(foreign_says)   /* the first line of its --version */                                                            \
     X(python)         /* path of the Python that runs scripts */                                                       \
     X(python_from)    /* who named it: "PATH", "VIRTUAL_ENV" */                                                        \
     X(python_version) /* "3.11.2"; "": it does not run */                                                              \
-    X(python_error)   /* why there is none, or why it does not run */                                                  \
+    X(python_error)   /* why there is no Python, or why it does not run */                                             \
     X(torch)          /* version of PyTorch there */                                                                   \
-    X(foreign_module) /* file of a Python module `crun` that is another project's */                                   \
-    X(token)          /* proof of the token by the nonce of this run, "": there is none */                             \
+    X(foreign_module) /* file of another project's Python module called `crun` */                                      \
+    X(token)          /* proof that the host has the token, for this run's nonce; "": it has none */                   \
     X(token_error)    /* why the token there cannot be used */                                                         \
-    X(folder_error)   /* why the folder of the job cannot be entered */                                                \
+    X(folder_error)   /* why the job's folder cannot be entered */                                                     \
     X(tmp_error)      /* why nothing can be written to TMPDIR */                                                       \
     X(memory_group)   /* cgroup whose limit is the tightest */                                                         \
     X(tasks_group)                                                                                                     \
     X(oom_group) /* cgroup with memory.oom.group */                                                                    \
-    X(gpu)       /* "NVIDIA H100 80GB HBM3", of the first one */                                                       \
+    X(gpu)       /* name of the first GPU: "NVIDIA H100 80GB HBM3" */                                                  \
     X(gpu_error) /* why the driver's library cannot be used */                                                         \
-    X(own_name)  /* why this machine's own name is not known to it */                                                  \
-    X(own_addr)  /* the loopback address that its own name stands for, where Gloo would listen there */
+    X(own_name)  /* why this machine cannot resolve its own name */                                                    \
+    X(own_addr)  /* the loopback address to which its own name resolves, if Gloo would listen there */
 
 /* Numbers; -1: not known, or no limit. */
 #define FACTS_NUMBERS(X)                                                                                               \
@@ -48,7 +48,7 @@ struct err;
     X(locked)        /* ulimit -l, bytes */                                                                            \
     X(address_space) /* ulimit -v, bytes */                                                                            \
     X(memory)        /* bytes of the tightest cgroup */                                                                \
-    X(tasks)         /* processes and threads of the tightest cgroup (pids.max) */                                     \
+    X(tasks)         /* processes and threads allowed by the tightest cgroup (pids.max) */                             \
     X(cores)         /* that may be used */                                                                            \
     X(shm)           /* bytes of /dev/shm */                                                                           \
     X(pci_gpus)      /* NVIDIA GPUs on the PCI bus */                                                                  \
@@ -56,8 +56,9 @@ struct err;
 
 struct facts_nic {
     char name[32];
-    bool up;      /* and running: it has a carrier */
-    bool compare; /* its name was not drawn by an engine of containers: the same name is the same network elsewhere */
+    bool up; /* and running: it has a carrier */
+    /* its name was not made up by a container engine: the same name on other hosts means the same network */
+    bool compare;
     int mtu;
 };
 
@@ -79,27 +80,27 @@ struct facts {
     int n_hcas;
 };
 
-/* What is asked of the machine that looks. */
+/* What the examined machine is asked for. */
 struct facts_ask {
-    const char *nonce;      /* that the proof of the token is for */
-    const char *token_file; /* NULL: CRUN_TOKEN_FILE, else ~/.config/crun/token; it is not made */
+    const char *nonce;      /* nonce for the proof of the token */
+    const char *token_file; /* NULL: CRUN_TOKEN_FILE, else ~/.config/crun/token, which is not made */
     const char *folder;     /* NULL: none */
 };
 
-/* Look at this machine. Runs its Python, and a `crun` that is another program, for some seconds at most each. */
+/* Examine this machine. Runs its Python, and another program called `crun`, for some seconds each at most. */
 void facts_read(const struct facts_ask *ask, struct facts *ret);
 
 void facts_read_limits(struct facts *f);   /* facts_limits.c: ulimit, cgroups */
 void facts_read_programs(struct facts *f); /* facts_programs.c: Python, crun on PATH */
 void facts_read_net(struct facts *f);      /* facts_net.c: interfaces, RDMA adapters */
 
-/* The first line that a program prints on either stream, within timeout_ms, after which it is killed. -ETIMEDOUT;
- * -ENODATA: it printed nothing; other -errno: it cannot be started. */
+/* Run a program, and get the first line that it prints on either stream within timeout_ms; then it is killed.
+ * -ETIMEDOUT; -ENODATA: it printed nothing; other -errno: it cannot be started. */
 int facts_run(char *const argv[], char *out, size_t cap, int timeout_ms);
 
-/* facts_json.c. To be freed with cJSON_Delete(); NULL: no memory. */
+/* facts_json.c. Free with cJSON_Delete(); NULL: no memory. */
 struct cJSON *facts_to_json(const struct facts *f);
-/* What is missing stays "" or -1; texts are cut where they do not fit. */
+/* Missing members stay "" or -1; texts that do not fit are cut. */
 void facts_from_json(const struct cJSON *o, struct facts *ret);
 
 #endif

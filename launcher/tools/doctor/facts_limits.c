@@ -1,4 +1,4 @@
-/* Limits of this process and of the cgroups above it. */
+/* Reads the limits of this process and of the cgroups above it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "launcher/place/gpus.h"
 #include "launcher/tools/doctor/facts.h"
 
-#define UNLIMITED_V1 ((int64_t)1 << 60) /* what cgroup v1 says is 2^63 less a page */
+#define UNLIMITED_V1 ((int64_t)1 << 60) /* cgroup v1 shows 2^63 minus a page if there is no limit */
 
 static int64_t limit(__rlimit_resource_t which)
 {
@@ -21,7 +21,7 @@ static int64_t limit(__rlimit_resource_t which)
     return getrlimit(which, &r) < 0 || r.rlim_cur == RLIM_INFINITY ? -1 : (int64_t)r.rlim_cur;
 }
 
-/* The smallest number of files `name` in this group and those above it, -1: none has one ("max"). */
+/* The smallest number in the files `name` of this group and those above it, -1: none has a number ("max"). */
 static int64_t tightest(const struct cgroup_tables *t, const char *controller, const char *name, char group[FACTS_TEXT])
 {
     struct cgroup_path at;

@@ -1,4 +1,4 @@
-/* Network interfaces; and ports of RDMA adapters, from /sys (of HWLOC_FSROOT, where that is set). */
+/* Reads network interfaces, and ports of RDMA adapters, from /sys (of HWLOC_FSROOT, if set). */
 #include <dirent.h>
 #include <net/if.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(a, b); /* the name stands first in both structs */
 }
 
-/* Names that container engines and bridges draw: the same name elsewhere is another link. */
+/* Is this a name that container engines and bridges make up? The same name on another host is another link. */
 static bool is_drawn(const char *name)
 {
     static const char *const beginnings[] = {"lo",  "veth", "docker",  "br-", "virbr",
@@ -40,7 +40,7 @@ static void read_nic(int fd, const char *name, struct facts_nic *nic)
     nic->compare = !is_drawn(name);
 }
 
-/* Of this network namespace: /sys shows those of the one that it was mounted in. */
+/* Read the interfaces of this network namespace; /sys would show those of the one in which it was mounted. */
 static void read_nics(struct facts *f)
 {
     struct if_nameindex *all = if_nameindex();

@@ -1,4 +1,4 @@
-/* The Python that would run scripts, and programs and modules of the name crun that are not ours. */
+/* Finds the Python that would run scripts, and programs and modules called crun that are not ours. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,11 +18,11 @@
 #include "launcher/base/python.h"
 #include "launcher/tools/doctor/facts.h"
 
-enum { RUN_S = 25 }; /* a Python of a file server, on a busy host; there are two, and doctor waits for 60 s in all */
+enum { RUN_S = 25 }; /* a Python on a file server, on a busy host; two runs must fit into the 60 s that doctor waits */
 
 /* --- running one */
 
-/* Up to the first newline, the end or the deadline. */
+/* Read up to the first newline, the end, or the deadline. */
 static int read_first_line(int fd, char *out, size_t cap, int64_t deadline)
 {
     size_t n = 0;
@@ -49,7 +49,7 @@ static void become(char *const argv[], int out, pid_t parent)
     const int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) /* it died before we asked for the signal */
+    if (getppid() != parent) /* the parent died before we asked for the signal */
         _exit(127);
     dup2(null, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
@@ -80,8 +80,8 @@ int facts_run(char *const argv[], char *out, size_t cap, int timeout_ms)
 
 /* --- Python */
 
-/* One line of JSON. Our own module has _lib.py and imports it, which one that another project's package has written
- * over no longer does; nothing of a module is executed. */
+/* Prints one line of JSON. Our own module has a _lib.py and imports it; a package of another project that has
+ * overwritten it does not. The module is not executed. */
 static const char query[] =
     "import sys, json, os\n"
     "found = {'version': '%d.%d.%d' % sys.version_info[:3]}\n"
@@ -138,7 +138,7 @@ static void read_python(struct facts *f)
 
 /* --- crun on PATH */
 
-/* The first file of this name on PATH. */
+/* Find the first file with this name on PATH. */
 static bool on_path(const char *name, char out[FACTS_TEXT])
 {
     const char *dirs = getenv("PATH");
@@ -159,7 +159,7 @@ static bool is_own(const char *path)
     return stat(path, &a) == 0 && stat("/proc/self/exe", &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* "crun 1.2.3" is ours; the container runtime says "crun version 1.8.1". */
+/* Is it our crun? Ours prints "crun 1.2.3"; the container runtime, "crun version 1.8.1". */
 static bool is_crun(const char *path, char line[FACTS_TEXT])
 {
     char *argv[] = {(char *)path, "--version", NULL};
@@ -174,7 +174,7 @@ static void read_crun(struct facts *f)
 {
     char path[FACTS_TEXT], line[FACTS_TEXT];
     if (on_path("crun-launcher", path) && is_crun(path, line))
-        return; /* Debian's package: the other one stands beside it on purpose */
+        return; /* Debian's package puts the other one beside it on purpose */
     if (!on_path("crun", path) || is_crun(path, line))
         return;
     snprintf(f->foreign_crun, sizeof f->foreign_crun, "%s", path);

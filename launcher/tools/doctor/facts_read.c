@@ -36,7 +36,7 @@ static void read_kernel(struct facts *f)
     snprintf(f->version, sizeof f->version, "%s", CRUN_VERSION);
 }
 
-/* --- the token: a proof of it leaves the machine, the secret does not */
+/* --- the token: only a proof of it leaves the machine */
 
 static const char *token_path(const struct facts_ask *ask, char *out, size_t cap)
 {
@@ -69,7 +69,8 @@ static void read_token(const struct facts_ask *ask, struct facts *f)
 
 /* --- names, folders, GPUs */
 
-/* PyTorch's Gloo listens at the first address of the own name, unless GLOO_SOCKET_IFNAME names an interface. */
+/* Would PyTorch's Gloo listen on loopback? It uses the first address of the own name, unless GLOO_SOCKET_IFNAME
+ * names an interface. */
 static void read_own_address(const struct addrinfo *first, struct facts *f)
 {
     uint8_t ip[ADDR_BYTES];
@@ -91,7 +92,7 @@ static void read_own_name(struct facts *f)
     freeaddrinfo(found);
 }
 
-/* As the launcher makes files there: error records, sockets. */
+/* Make files in TMPDIR as the launcher does: error records, sockets. */
 static void read_tmp(struct facts *f)
 {
     const char *named = getenv("TMPDIR"), *folder = named && *named ? named : "/tmp";
@@ -112,7 +113,7 @@ static void read_folder(const struct facts_ask *ask, struct facts *f)
         snprintf(f->folder_error, sizeof f->folder_error, "%.300s: %s", ask->folder, strerror(errno));
 }
 
-/* Displays and 3D controllers (class 03) of NVIDIA on the PCI bus. */
+/* Count NVIDIA's displays and 3D controllers (class 03) on the PCI bus. */
 static int count_pci_gpus(void)
 {
     char folder[512], text[32];
@@ -142,7 +143,7 @@ static void read_gpus(struct facts *f)
 void facts_read(const struct facts_ask *ask, struct facts *ret)
 {
     *ret = (struct facts){0};
-    read_folder(ask, ret); /* what follows looks as a job there would */
+    read_folder(ask, ret); /* first: the rest then looks as a job in that folder would */
     read_kernel(ret);
     read_token(ask, ret);
     read_own_name(ret);

@@ -1,4 +1,4 @@
-/* What crun doctor finds: a sentence about a host, and its remedy. Pure. */
+/* A finding of crun doctor: a sentence about a host, and its remedy. Pure. */
 #ifndef CRUN_LAUNCHER_DOCTOR_FINDINGS_H
 #define CRUN_LAUNCHER_DOCTOR_FINDINGS_H
 
@@ -61,7 +61,7 @@ struct findings {
     size_t n, cap;
 };
 
-/* Without memory the process ends: there is nothing to undo. */
+/* Ends the process if there is no memory: there is nothing to undo. */
 void findings_add(struct findings *f, enum finding_id id, const char *host, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 const char *finding_name(enum finding_id id);

@@ -166,7 +166,7 @@ static const struct facts_nic *find_nic(const struct facts *f, const char *name)
     return NULL;
 }
 
-/* h has it down, and another host up. */
+/* Report interfaces that are down on h, and up on another host. */
 static void compare_nics(const struct judged *h, const struct judged *v, int n, struct findings *out)
 {
     for (int i = 0; i < h->facts->n_nics; i++) {

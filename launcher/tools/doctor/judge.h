@@ -9,23 +9,23 @@
 #include "launcher/tools/doctor/findings.h"
 #include "launcher/tools/doctor/probe.h"
 
-#define JUDGE_CLOCK_US 500000 /* clocks further apart than this are a finding */
+#define JUDGE_CLOCK_US 500000 /* us: a larger difference between clocks is a finding */
 
-/* One host as it stands in the list. */
+/* One host of the list. */
 struct judged {
     const char *host;
     const struct facts *facts;
     int workers;                 /* that it is to run */
-    int64_t ahead_us, within_us; /* of its clock against ours; the true value is within this of it. -1: not known */
+    int64_t ahead_us, within_us; /* how far its clock is ahead of ours, and the error bound of that; -1: not known */
 };
 
-/* One host by itself. iface: that the job is to use, NULL: none was named. */
+/* Judge one host by itself. iface: interface that the job should use, NULL: none was named. */
 void judge_host(const struct judged *h, const char *iface, struct findings *out);
 
 /* Hosts against the first one. */
 void judge_hosts(const struct judged *v, int n, struct findings *out);
 
-/* One connection, from one host to another; back: the one in the other direction, NULL: there was none. */
+/* Judge one connection, from one host to another; back: the opposite direction, NULL: not tried. */
 void judge_link(const char *from, const char *to, const struct probe *p, const struct probe *back,
                 struct findings *out);
 

@@ -1,5 +1,5 @@
-/* The rendezvous, as it is seen from here: does it answer, does it take our token, and whom does the job there wait
- * for? */
+/* Looks at the rendezvous from here: does it answer, does it accept our token, and for which nodes does the job
+ * there wait? */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 #define PLACE_MS 5000
 #define HERE "this host"
 
-/* Who is there is looked at; who is not is a finding. */
+/* Add the nodes that are there to the hosts; nodes that are missing become findings. */
 static int take_job(struct doctor *d, const cJSON *job, struct err *e)
 {
     const double least = json_f64_or(job, "min_nodes", NAN), waits = json_f64_or(job, "waiting_ms", NAN),
@@ -52,7 +52,8 @@ static int ask_of_run(struct doctor *d, struct rdzv_ask *ask, struct err *e)
     return rc;
 }
 
-/* The hosts that were named look at it themselves (examine.c); the report here is about the secret then. */
+/* Ask the server. If the user named hosts, they check the connection themselves (examine.c), and this reports only
+ * about the secret. */
 static int look_at_server(struct doctor *d, struct rdzv_ask *ask, struct err *e)
 {
     struct err why = {0};

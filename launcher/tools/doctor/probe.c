@@ -23,7 +23,7 @@
 #define WORD 4
 #define ANSWER_MS 8000 /* a listener's whole conversation */
 #define TRIAL_MS 700
-#define HEADERS_V4 40 /* of IP and TCP, options left out: TCP_MAXSEG does not count them either */
+#define HEADERS_V4 40 /* IP and TCP headers without options, which TCP_MAXSEG does not count either */
 #define HEADERS_V6 60
 
 static const char *const names[] = {
@@ -123,7 +123,7 @@ static void serve(int listener, const char *nonce)
     }
 }
 
-/* On every address of both families; IPv4 alone where there is no IPv6. */
+/* Listen on every address of both families; only IPv4 if there is no IPv6. */
 static int open_listener(int *ret_port)
 {
     struct sockaddr_in6 a = {.sin6_family = AF_INET6};
@@ -175,7 +175,7 @@ static bool same(const struct sockaddr *a, const struct sockaddr_storage *b)
                                    : a->sa_family == AF_INET6 && memcmp(&a6->sin6_addr, &b6->sin6_addr, 16) == 0;
 }
 
-/* Which interface has the address that the connection comes from. */
+/* Find the interface that has the connection's own address. */
 static void find_iface(int fd, struct probe *p)
 {
     struct sockaddr_storage own;
@@ -193,7 +193,7 @@ static void find_iface(int fd, struct probe *p)
         p->mtu = r.ifr_mtu;
 }
 
-/* A reset notifies the listener of the end even where what was sent before does not get through. */
+/* Close with a reset, which tells the listener of the end even if earlier data does not get through. */
 static void hang_up(int fd)
 {
     const struct linger now = {.l_onoff = 1};
@@ -208,7 +208,7 @@ static int exchange_bulk(int fd, int64_t deadline)
     return receive_all(fd, NULL, PROBE_BULK, deadline);
 }
 
-/* The whole conversation once more, with packets of at most this size. */
+/* Repeat the whole conversation, with packets of at most this size. */
 static bool passes(const struct sockaddr_storage *to, socklen_t n, const char *nonce, int packet)
 {
     const int64_t deadline = clock_deadline(TRIAL_MS);

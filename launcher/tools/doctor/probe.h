@@ -1,4 +1,4 @@
-/* One connection between two hosts: is it there, and do large packets get through, both ways?
+/* Tries one connection between two hosts: is it possible, and do large packets get through, in both directions?
  *
  *     dialler                                     listener
  *     nonce (64 bytes)                     ->
@@ -6,8 +6,8 @@
  *     PROBE_BULK bytes                     ->
  *                                          <-     "full", PROBE_BULK bytes
  *
- * The small words pass where any packet does; the bulk needs packets of the size of the interface's MTU. Where it does
- * not come, the dialler tries again with smaller segments, to say which size would do. */
+ * The short words get through if any packet does; the bulk needs packets as large as the interface's MTU. If it does
+ * not arrive, the dialler tries smaller segments, to find a size that works. */
 #ifndef CRUN_LAUNCHER_DOCTOR_PROBE_H
 #define CRUN_LAUNCHER_DOCTOR_PROBE_H
 
@@ -40,16 +40,16 @@ struct probe {
     char text[256]; /* of the error */
     char iface[32]; /* that the connection left by; "": not known */
     int mtu;        /* of that interface, -1: not known */
-    int passes;     /* PROBE_STUCK: the largest packet that got through, 0: none did */
+    int passes;     /* PROBE_STUCK: size of the largest packet that got through, 0: none */
 };
 
 const char *probe_state_name(enum probe_state s);
 enum probe_state probe_state_of(const char *name); /* PROBE_OTHER if it is none */
 
-/* A process that answers those who know the nonce, one after the other, until it is killed or this one ends. */
+/* Start a process that answers peers that know the nonce, one after the other, until it is killed, or this one ends. */
 int probe_listen(const char *nonce, pid_t *ret_pid, int *ret_port, struct err *e);
 
-/* nonce NULL: no listener of ours is there; a connection is all that is looked for. Blocks up to PROBE_LONGEST_MS. */
+/* nonce NULL: no listener of ours is there; only try to connect. Blocks up to PROBE_LONGEST_MS. */
 void probe_dial(const char *host, int port, const char *nonce, struct probe *ret);
 
 #endif

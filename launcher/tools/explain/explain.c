@@ -69,7 +69,7 @@ static const struct {
 };
 #define TABLES (sizeof tables / sizeof *tables)
 
-/* The next of the patterns at *p, or false. *p is moved behind it. */
+/* Get the next pattern at *p, and move *p behind it; false: there is none. */
 static bool next_pattern(const char **p, char *pattern, size_t size)
 {
     if (!**p)
@@ -93,7 +93,7 @@ static bool matches(const struct explain_message *m, const char *text)
 
 /* --- a message that was cut short */
 
-#define FEW_WORDS 4 /* fewer words of a pattern may stand anywhere by chance */
+#define FEW_WORDS 4 /* a pattern of fewer words may match by chance */
 
 static int words_of(const char *text, size_t n)
 {
@@ -106,7 +106,7 @@ static int words_of(const char *text, size_t n)
     return words;
 }
 
-/* Words of the pattern that the text ends with: the paste broke off within the message. 0: too few. */
+/* How many words of the pattern the text ends with: the user may have pasted a part of the message. 0: too few. */
 static int words_until_cut(const char *pattern, const char *text)
 {
     char cut[260];
@@ -123,7 +123,7 @@ static int words_until_cut(const char *pattern, const char *text)
     return 0;
 }
 
-/* The row with most words of what the text has of a message, or NULL. */
+/* The row of which the text has most words, or NULL. */
 static const struct explain_message *find_cut(const char *text)
 {
     char pattern[256], whole[4096];
@@ -169,7 +169,7 @@ static int explain_text(const char *text)
     return EXIT_FAIL;
 }
 
-/* A word, in the next line where it does not fit before column 120; returns the column behind it. */
+/* Print a word, on the next line if it does not fit before column 120; returns the column after it. */
 static int print_word(const char *word, size_t n, int column)
 {
     const bool next = column + 1 + (int)n > 118;
@@ -187,7 +187,7 @@ static int print_words(const char *text, int column)
     return column;
 }
 
-/* One item: patterns, what they mean, and the remedy. */
+/* Print one item: patterns, what they mean, and the remedy. */
 static void print_row(const struct explain_message *m)
 {
     char pattern[256], word[260];
@@ -241,7 +241,7 @@ static void print_table(size_t i)
         print_row(m);
 }
 
-/* which: codes, or the name of a table. */
+/* which: "codes", or the name of a table. */
 static int print_markdown(const char *which)
 {
     if (strcmp(which, "codes") == 0) {

@@ -2,9 +2,9 @@
 
 #include <stddef.h>
 
-/* Messages of all programs: what the system refuses, and values of options. The last that are looked at. */
+/* Messages of all programs: errors of the system, and values of options. Searched last. */
 const struct explain_message explain_general[] = {
-    /* --- nodes of a job that do not meet */
+    /* --- nodes of a job that do not find each other */
     {"do not trust each other\ndoes not prove who it is\nno place for a secret that\nholds another secret than this one",
      "the nodes have different secrets, or none", "one CRUN_TOKEN or token file: docs/guide/tokens-and-tls.md"},
     {"no other node has come to *\nno other node of job\nnobody listens at *: the node that has\nanother program of this machine has port *\nthe node of --node-rank 0 hosts the rendezvous\nis one of the two ids wrong\n"

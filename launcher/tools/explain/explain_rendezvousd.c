@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-/* Messages of rendezvousd, of a crun that hosts in its place, and of the stores. */
+/* Messages of rendezvousd, of a hosting crun, and of the stores. */
 const struct explain_message explain_rendezvousd[] = {
     /* --- who may come in */
     {"NOPERM this server speaks TLS only\nthis server speaks TLS only",

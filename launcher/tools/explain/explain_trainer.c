@@ -1,4 +1,4 @@
-/* The messages of trainer, which stand beside trainer; none in a build without it. */
+/* The messages of trainer, from trainer's sources; none in a build without it. */
 #include "launcher/tools/explain/explain_table.h"
 
 #include <stddef.h>

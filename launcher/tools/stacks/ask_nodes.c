@@ -8,7 +8,7 @@
 #include "common/json/json.h"
 #include "launcher/outside/whom.h"
 
-#define SLACK_MS 5000 /* beyond the time that the nodes have: the answers' way */
+#define SLACK_MS 5000 /* ms beyond the nodes' time, for the answers to arrive */
 
 void ask_nodes_put(const char *text)
 {

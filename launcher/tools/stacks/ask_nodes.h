@@ -1,4 +1,4 @@
-/* One question to all nodes of a job (reference/rendezvous-protocol.md, "Questions"). */
+/* Asks all nodes of a job one question (reference/rendezvous-protocol.md, "Questions"). */
 #ifndef CRUN_LAUNCHER_ASK_NODES_H
 #define CRUN_LAUNCHER_ASK_NODES_H
 
@@ -11,9 +11,9 @@ struct err;
 struct ask_nodes {
     const char *what; /* "stacks", "logs" */
     int rank;         /* -1: all */
-    /* Each rank that a node tells of, an object; host: of its node. -ENOMEM ends it. */
+    /* Called for each rank that a node reports, an object; host: of its node. -ENOMEM ends it. */
     int (*rank_is)(void *arg, const char *host, const struct cJSON *rank);
-    /* A node that tells of none, and why; or of fewer than it has. */
+    /* Called for a node that reports no rank, and why; or fewer ranks than it has. */
     int (*node_is_missing)(void *arg, const char *host, const char *why);
     void *arg;
 };
@@ -23,7 +23,7 @@ int ask_nodes(const struct ask_options *o, const char *run, const struct ask_nod
 /* One node's answer, as above. ERR_CORRUPT. */
 int ask_nodes_read(const char *host, const char *text, const struct ask_nodes *q, struct err *e);
 
-/* On stdout; bytes that would steer a terminal as '?'. */
+/* Print on stdout; bytes that would control a terminal become '?'. */
 void ask_nodes_put(const char *text);
 
 #endif

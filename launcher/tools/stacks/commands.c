@@ -72,7 +72,7 @@ const struct arg_program stop_program = {
 
 /* --- stacks */
 
-/* 0: it is no process id of a crun here, but the name of a job. */
+/* The pid, if the word is that of a crun on this machine; 0: it is a job's name. */
 static pid_t pid_of(const char *word)
 {
     char *end;
@@ -151,7 +151,7 @@ static int stop(struct commands_config *c, int n, char **words, struct err *e)
 
 /* --- all of them */
 
-/* Of 1 to `most` operands. act: the exit code, or an error. */
+/* Run a command with 1 to `most` operands. act: returns the exit code, or an error. */
 static int run(const struct arg_program *p, int most, int argc, char **argv,
                int (*act)(struct commands_config *c, int n, char **words, struct err *e))
 {

@@ -95,7 +95,7 @@ static void print_ranks(const struct span *s)
     }
 }
 
-/* The text of a member that all of them have alike; "": they have not. */
+/* The text of a member if all ranks of the span have the same; else "". */
 static const char *common(const struct span *s, const char *name)
 {
     const char *first = json_str_or(s->v[0].o, name, "");

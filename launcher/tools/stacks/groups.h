@@ -9,7 +9,7 @@ struct cJSON;
 
 struct groups_rank {
     int rank;
-    struct cJSON *o; /* as its node told of it, and "host" */
+    struct cJSON *o; /* as its node reported it, with "host" added */
     char *stack;     /* equal for equal stacks */
 };
 
@@ -20,13 +20,13 @@ struct groups {
     struct cJSON *missing; /* objects of host and why; NULL: none */
 };
 
-/* struct ask_nodes.rank_is and .node_is_missing, with a struct groups. */
+/* For struct ask_nodes.rank_is and .node_is_missing, with a struct groups. */
 int groups_add(void *groups, const char *host, const struct cJSON *rank);
 int groups_miss(void *groups, const char *host, const char *why);
 void groups_free(struct groups *g);
 
-/* On stdout: equal stacks together, the group of fewest ranks first; of each all ranks ("ranks 0-4,6-63"), and the
- * stack. json: the same for programs. Once, for g is taken apart. -ENOMEM. */
+/* Print on stdout, grouping equal stacks, the group with fewest ranks first; for each group its ranks ("ranks
+ * 0-4,6-63") and the stack. json: the same for programs. Call once: it takes g apart. -ENOMEM. */
 int groups_print(struct groups *g, bool json);
 
 #endif

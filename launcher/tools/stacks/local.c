@@ -37,8 +37,8 @@ bool local_is_crun(pid_t pid)
 
 /* --- its job */
 
-/* The words of a file of /proc, each ended by a 0; the last pointer is NULL. They are never freed: what is read from
- * them points there. */
+/* Read the words of a /proc file, each ended by a 0; the last pointer is NULL. They are never freed, because values
+ * read from them point there. */
 static char **read_words(pid_t pid, const char *name)
 {
     static const size_t max = 4u << 20;

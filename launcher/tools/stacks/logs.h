@@ -5,7 +5,7 @@
 struct ask_options;
 struct err;
 
-/* rank -1: of all. The exit code; errors as ask_nodes(), ERR_REFUSED: there is no such rank. */
+/* Print; rank -1: of all ranks. Returns the exit code; errors as ask_nodes(), ERR_REFUSED: there is no such rank. */
 int logs_print(const struct ask_options *o, const char *run, int rank, struct err *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* See admin.h. One request over one blocking connection. */
+/* `crun admin`: sends one request over one blocking connection (admin.h). */
 #include "launcher/tools/status/admin.h"
 
 #include <errno.h>
@@ -63,7 +63,7 @@ static int check(int argc, char **argv, const struct admin_config *c, struct err
                    argc > 0 ? argv[0] : "", argc > 0 ? "'" : "");
 }
 
-/* words: verb and, but for list, run id. */
+/* words: verb and, except for list, run id. */
 static int ask(struct rdzv_ask *a, int n, char **words, const struct admin_config *c, struct err *e)
 {
     const char *const request[] = {"RDZV.ADMIN", words[0], n > 1 ? words[1] : NULL, c->principal};

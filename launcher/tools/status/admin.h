@@ -1,4 +1,4 @@
-/* `crun admin [options] list | drain RUN | evict RUN`: what an operator of a rendezvous does with the jobs of all. */
+/* `crun admin [options] list | drain RUN | evict RUN`: lets an operator of a rendezvous manage everybody's jobs. */
 #ifndef CRUN_LAUNCHER_ADMIN_H
 #define CRUN_LAUNCHER_ADMIN_H
 

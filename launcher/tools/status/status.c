@@ -108,8 +108,8 @@ static int64_t now_here(const struct rdzv_reign *r)
     return clock_ms();
 }
 
-/* What a job's log in a Redis or a directory says: JSON like RDZV.STATUS's, without what only a leader knows (limits,
- * events, reports). -ENOENT: there is no such job. */
+/* Read a job's log in a Redis or a directory: makes JSON like RDZV.STATUS's, without what only a leader knows
+ * (limits, events, reports). -ENOENT: there is no such job. */
 static int read_log(struct status *s, struct rdzv_home *home, char **ret, struct err *e)
 {
     struct rdzv_reign r = {.home = home};
@@ -123,7 +123,7 @@ static int read_log(struct status *s, struct rdzv_home *home, char **ret, struct
     return rc;
 }
 
-/* The job at a Redis or in a directory: asks its leader, else reads its log. Waits up to the time-out for each. */
+/* Look at the job in a Redis or a directory: ask its leader, else read its log. Waits up to the time-out for each. */
 static int read_home(struct status *s, redisReply **answer, char **ret, struct err *e)
 {
     const char *const words[] = {"RDZV.STATUS", s->run};

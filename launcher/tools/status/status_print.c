@@ -1,4 +1,4 @@
-/* The answer of RDZV.STATUS as tables; see status.h. */
+/* Prints the answer of RDZV.STATUS as tables; see status.h. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #define COLUMNS_MAX 10
 #define GAP 2
 
-/* --- tables: cells are collected, then printed as wide as they are */
+/* --- tables: cells are collected first, then printed with the width of each column */
 
 struct table {
     int columns;
@@ -84,7 +84,7 @@ static int finish(struct table *t, FILE *out, struct err *e)
     return t->failed ? err_set(e, -ENOMEM, "no memory for a table") : 0;
 }
 
-/* --- values: what is not there is shown as such */
+/* --- values: a missing one is shown as "-" */
 
 static const char *text(const cJSON *o, const char *name)
 {
@@ -115,7 +115,7 @@ static void span_cell(struct table *t, double ms, const char *after)
         cell(t, "%lldh%02lldm%s", s / 3600, s % 3600 / 60, after);
 }
 
-/* The newest of what the nodes of a job report. */
+/* The newest report of a job's nodes. */
 static const cJSON *report(const cJSON *job)
 {
     const cJSON *node, *best = NULL;
@@ -150,7 +150,7 @@ static void job_row(struct table *t, const cJSON *job, bool owners)
     cell(t, "%s", text(job, "run"));
     cell(t, "%s", text(job, "state"));
     cell(t, "%.0f", json_f64_or(job, "round", NAN));
-    double count = json_f64_or(job, "node_count", NAN); /* a daemon does not list them all where they are very many */
+    double count = json_f64_or(job, "node_count", NAN); /* a daemon does not list the nodes of a very large job */
     if (isnan(count))
         count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(job, "nodes"));
     if (isnan(json_f64_or(job, "min_nodes", NAN))) /* only a daemon knows */
@@ -168,7 +168,7 @@ static void job_row(struct table *t, const cJSON *job, bool owners)
     span_cell(t, json_f64_or(job, "age_ms", NAN), "");
 }
 
-/* A job that is over and forgotten, as the daemon remembers it. */
+/* A finished job, from the daemon's history. */
 static void ended_row(struct table *t, const cJSON *job)
 {
     cell(t, "%s", text(job, "run"));
@@ -201,7 +201,7 @@ static void headings(struct table *t, const char *const *names)
         cell(t, "%s", *names);
 }
 
-/* A job that has too few nodes: one line of its own. */
+/* A line about a job that has too few nodes. */
 static void print_waiting(const cJSON *job, FILE *out)
 {
     const double least = json_f64_or(job, "min_nodes", NAN), here = json_f64_or(job, "here", NAN);
@@ -218,7 +218,7 @@ static void print_waiting(const cJSON *job, FILE *out)
     finish(&t, out, &e);
 }
 
-/* A job whose log its daemon cannot write: likewise. */
+/* A line about a job whose log its daemon cannot write. */
 static void print_unlogged(const cJSON *job, FILE *out)
 {
     struct table t = {.columns = 1};

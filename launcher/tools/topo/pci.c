@@ -45,7 +45,7 @@ enum pci_distance pci_distance(const char *a, int a_node, const char *b, int b_n
         return a_node == b_node ? PCI_NODE : PCI_SYS;
     if (shared == 1)
         return PCI_PHB;
-    /* A switch is two bridges, one up and one down; devices below one down bridge, or functions of one device, have
-     * nothing between them. */
+    /* A switch consists of two bridges, one up and one down. Devices below the same down bridge, and functions of
+     * one device, have nothing between them. */
     return parts(p) <= 2 && parts(q) <= 2 ? PCI_PIX : PCI_PXB;
 }

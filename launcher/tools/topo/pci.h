@@ -1,4 +1,4 @@
-/* How far two PCI devices are apart, as nvidia-smi names it. */
+/* The distance of two PCI devices, in nvidia-smi's terms. */
 #ifndef CRUN_LAUNCHER_PCI_H
 #define CRUN_LAUNCHER_PCI_H
 
@@ -19,8 +19,8 @@ enum pci_distance {
 
 const char *pci_distance_name(enum pci_distance d);
 
-/* a, b: folders of the devices below /sys/devices ("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"), a_node, b_node
- * their NUMA nodes (-1: not known; two of them count as one node). Pure. */
+/* a, b: folders of the devices below /sys/devices ("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"); a_node,
+ * b_node: their NUMA nodes (-1: not known; two unknown ones count as the same). Pure. */
 enum pci_distance pci_distance(const char *a, int a_node, const char *b, int b_node);
 
 #endif

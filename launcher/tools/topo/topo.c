@@ -88,7 +88,7 @@ static double memory_gib(int node)
     return kb / (1024 * 1024);
 }
 
-/* One line for the node of core `first`, which is the first of its node. */
+/* Print one line for a NUMA node; `first`: index of its first core. */
 static void print_node(const struct topology *t, int first, const struct cpus *allowed, FILE *out)
 {
     const struct topology_core *c = &t->cores[first];

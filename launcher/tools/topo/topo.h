@@ -1,5 +1,5 @@
-/* `crun topo`: how GPUs and network adapters hang together, as `nvidia-smi topo -m` prints it, and the cores of this
- * machine. */
+/* `crun topo`: how GPUs and network adapters are connected, in the form of `nvidia-smi topo -m`, and the cores of
+ * this machine. */
 #ifndef CRUN_LAUNCHER_TOPO_H
 #define CRUN_LAUNCHER_TOPO_H
 
@@ -7,7 +7,7 @@
 
 extern const struct arg_program topo_program;
 
-/* argv[0] is "topo". Returns the exit code. Makes no context on any GPU. */
+/* argv[0] is "topo". Returns the exit code. Creates no context on a GPU. */
 int topo_main(int argc, char **argv);
 
 #endif

@@ -26,7 +26,7 @@ static int by_version(const struct dirent **a, const struct dirent **b)
     return strverscmp((*a)->d_name, (*b)->d_name);
 }
 
-/* Those that RDMA can use; nvidia-smi lists the same. */
+/* Find the adapters that RDMA can use; nvidia-smi lists the same. */
 static void find_nics(struct topo_devices *d, const char *sys)
 {
     char folder[TOPO_PATH_MAX];
@@ -69,7 +69,7 @@ static bool same_pci(const char *nvml, const char *sysfs)
     return a >= b && b > 0 && strcasecmp(nvml + a - b, sysfs) == 0;
 }
 
-/* Active NVLinks of a to b itself, and to what is no GPU (a switch). */
+/* Count a's active NVLinks to b, and to devices that are not GPUs (a switch). */
 static void count_links(const struct topo_devices *d, const struct gpu *a, const struct gpu *b, int *direct,
                         int *others)
 {
@@ -99,7 +99,7 @@ static int nvlinks(const struct topo_devices *d, const struct gpu *a, const stru
     return ours < theirs ? ours : theirs;
 }
 
-/* NVML's answer for two GPUs: it knows what a virtual machine hides. */
+/* NVML's answer about two GPUs, which includes what a virtual machine hides. */
 static const char *ancestor(const struct gpu *a, const struct gpu *b)
 {
     static const struct {

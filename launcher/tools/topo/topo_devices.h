@@ -1,4 +1,4 @@
-/* GPUs and network adapters of this machine, and how far they are apart. */
+/* GPUs and network adapters of this machine, and their distances. */
 #ifndef CRUN_LAUNCHER_TOPO_DEVICES_H
 #define CRUN_LAUNCHER_TOPO_DEVICES_H
 
@@ -27,10 +27,10 @@ struct topo_devices {
 /* sys: "/sys". CUDA_VISIBLE_DEVICES hides none of them. */
 void topo_devices_find(struct topo_devices *ret, const char *sys);
 
-/* Text of one field: "X", "NV4", "SYS" ..., "?" where nobody knows; returns out. */
+/* The text of one cell: "X", "NV4", "SYS" ..., "?" if not known; returns out. */
 char *topo_devices_relation(const struct topo_devices *d, int a, int b, char *out, size_t cap);
 
-/* The CPUs near a device as the kernel lists them, "" if it does not say; returns out. */
+/* The CPUs near a device as the kernel lists them, "" if it does not; returns out. */
 char *topo_devices_cpus(const struct topo_device *d, char *out, size_t cap);
 
 #endif
