@@ -467,7 +467,7 @@ bool hang_judge(struct hang *h, int64_t now, const struct hang_worker *w, int n,
         const bool is_over = over(h, &s, &w[i], now, w[i].stopped);
         any = any || is_over;
         const bool awaited =
-            !h->spared && s.keeps && !w[i].gone && w[i].page; /* by those with state, though it tells nothing yet */
+            !h->spared && s.keeps && !w[i].gone && w[i].page; /* judged, though silent, for workers that keep a state */
         if (!tells(&w[i]) && !awaited)
             continue;
         if (!blamed || blame_before(h, &w[i], is_over, blamed, blamed_over)) {

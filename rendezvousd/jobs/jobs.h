@@ -221,12 +221,12 @@ int jobs_answer(struct jobs_party *p, const char *run, const char *node, uint64_
 
 /* --- what others may know */
 
-/* Whose this job is: that principal, in a hosting crun the first that joined. NULL: there is no such job. Borrowed
- * until the next call that changes jobs. */
+/* The principal whose job this is: `principal`, or in a hosting crun the first that joined. NULL: there is no such
+ * job. Borrowed until the next call that changes jobs. */
 const char *jobs_owner(const struct jobs *j, const char *principal, const char *run);
-/* JSON of reference/protocol.md, section "Status". principal NULL: of everybody; run NULL: of all jobs
- * ({"jobs":[...]}). One text holds at most 2,000 nodes, and as many events and restarts: of a run the nodes that come
- * after the first `first`. -ENOENT, -ENOMEM; -EINVAL: principal NULL, and several have this run. */
+/* Write the JSON of reference/protocol.md, section "Status". principal NULL: everybody's; run NULL: all jobs
+ * ({"jobs":[...]}). A text has at most 2,000 nodes, events and restarts; of a run, nodes after the first `first`.
+ * -ENOENT, -ENOMEM; -EINVAL: principal NULL, and several have this run. */
 int jobs_status_from(const struct jobs *j, const char *principal, const char *run, size_t first, struct buf *out,
                      struct err *e);
 /* While nodes gather (common/rdzv/leader/presence.h). */
@@ -235,18 +235,19 @@ int jobs_progress(const struct jobs *j, const char *principal, const char *run, 
 int jobs_status_brief(const struct jobs *j, const char *principal, const char *run, struct buf *out, struct err *e);
 
 struct jobs_stats {
-    size_t jobs, nodes, running; /* jobs not over, their nodes, of the jobs those in a round */
+    size_t jobs, nodes, running; /* jobs that are not over; their nodes; how many of these jobs are in a round */
     uint64_t joins, rounds, restarts, fences, finished;
     uint64_t failed; /* of the finished */
-    size_t damaged;  /* logs that were set aside: damaged at the start, or of a job with a fault of ours */
-    size_t unlogged; /* jobs not over that would not outlive this daemon, though it has a state directory */
+    size_t damaged;  /* logs that were set aside: damaged when loaded, or of a job that a bug of ours ended */
+    size_t unlogged; /* jobs not over that would be lost with this daemon, although it has a state directory */
 };
 void jobs_stats(const struct jobs *j, struct jobs_stats *ret);
 
-/* Every job is over, and every party that is still there has been notified: a crun that hosts jobs may end. */
+/* Is every job over, and has every remaining party been told? Then a hosting crun may end. */
 bool jobs_all_told(const struct jobs *j);
 
-/* Called when a principal's last job of a run id is forgotten: what else is kept under it may go. */
+/* The callback is called when a principal's last job of a run id is forgotten: other things kept under that id can
+ * be dropped. */
 void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *principal, const char *run), void *arg);
 
 #endif

@@ -1,6 +1,6 @@
-/* Questions to the members of a round, on behalf of whoever may drain the job. A question is the answer to a member's
- * NEXT in the place of nil: no news, nothing that is decided or logged. Answers are written into the JSON of the whole
- * as they come. See jobs.h. */
+/* Asks the members of a round a question, for a principal that may drain the job. A member gets the question as the
+ * answer to its NEXT instead of nil: it is not news, and nothing is decided or logged. Answers are written into one
+ * JSON text as they come. See jobs.h. */
 #include "common/base/err.h"
 #include "common/json/json_write.h"
 #include "common/rdzv/wire/rdzv_wire.h"
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A node that is asked, and has not answered. */
+/* A node that was asked, and has not answered yet. */
 struct asked {
     char node[RDZV_ID_MAX + 1];
-    bool sent, full; /* full: it has answered more than there is room for */
+    bool sent, full; /* full: its answer was larger than the room that is left */
     UT_hash_handle hh;
 };
 
@@ -58,7 +58,7 @@ static int add_member(void *arg, const struct rdzv_member *m)
     return 0;
 }
 
-/* The fields of news that everybody has seen come first: for programs that know no questions. */
+/* Write the question. Fields of old news come first, so that programs that know no questions ignore it. */
 static int write_record(struct jobs_asking *a)
 {
     TRY(buf_addstr(&a->record, "kind=round seq=0"));
@@ -70,7 +70,7 @@ static int write_record(struct jobs_asking *a)
 
 static int prepare(struct jobs_asking *a)
 {
-    buf_init(&a->out, 3 * JOBS_ASK_BYTES); /* with what stands there of nodes that have not answered */
+    buf_init(&a->out, 3 * JOBS_ASK_BYTES); /* with the entries of nodes that have not answered */
     a->w.out = &a->out;
     TRY(rdzv_members(leader_machine(a->job->reign.leader), add_member, a));
     TRY(write_record(a));
@@ -134,7 +134,7 @@ int jobs_ask(struct jobs_asking **ret, struct jobs *j, const char *principal, co
     return 0;
 }
 
-/* Escaping may make six bytes of one: whatever does not fit is taken back. */
+/* Insert an answer. Escaping may turn a byte into six: an answer that does not fit is removed again. */
 static void take_answer(struct jobs_asking *a, struct asked *n, const char *text)
 {
     const size_t before = a->out.len;
@@ -164,7 +164,7 @@ int jobs_answer(struct jobs_party *p, const char *run, const char *node, uint64_
     struct jobs_asking *a = job->asking;
     struct asked *from = a && a->id == id ? find_left(a, node) : NULL;
     if (!from || from->full || p->job != job || strcmp(p->node, node) != 0)
-        return 0; /* it comes too late, or from somebody else */
+        return 0; /* too late, or from a node that was not asked */
     char *copy = strndup(text, n);
     if (!copy)
         return err_set(e, -ENOMEM, "no memory for an answer");

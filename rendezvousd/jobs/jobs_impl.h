@@ -1,5 +1,4 @@
-/* The inside of jobs, for jobs*.c: a shell around leaders (common/rdzv/leader/leader.h), one for each run id. Life and
- * time, parties, what they ask, status, the log. */
+/* The inside of jobs, shared by jobs*.c: a shell around leaders (common/rdzv/leader/leader.h), one for each run id. */
 #ifndef CRUN_RENDEZVOUSD_JOBS_IMPL_H
 #define CRUN_RENDEZVOUSD_JOBS_IMPL_H
 
@@ -15,22 +14,22 @@ struct job;
 struct jobs_party {
     struct jobs *jobs;
     struct jobs_party_options o;
-    struct job *job; /* it stands for `node` of this one; NULL: for none */
+    struct job *job; /* the job in which it represents `node`; NULL: none */
     char node[RDZV_ID_MAX + 1];
     bool asks;       /* a NEXT waits for its answer */
-    int from;        /* that wants addresses from this group rank on; -1: all at once */
+    int from;        /* its NEXT wants addresses from this group rank on; -1: all at once */
     bool is_void;    /* a newer party stands for its node */
     bool to_tell;    /* in jobs->tell */
     bool waits_disk; /* in job->undurable */
-    bool in_term;    /* it has named the epoch of the leader that was elected */
-    int joins;       /* since joins_since, but those that a round awaited */
+    bool in_term;    /* it has named the epoch of the elected leader */
+    int joins;       /* JOINs since joins_since, except those that a round expected */
     uint64_t round;  /* the last that awaited one */
     int64_t joins_since;
-    int seat;                                 /* at a host of a list; -1: it has not said */
-    uint64_t seated;                          /* in jobs->seated, as long as its node comes by this one */
+    int seat;                                 /* at a host of a list; -1: not said yet */
+    uint64_t seated;                          /* equal to jobs->seated[seat] while the node uses this party */
     uint64_t answers;                         /* to its JOINs and NEXTs */
     struct seats_sent sent;                   /* the newest of them */
-    int64_t answered_ms;                      /* its newest JOIN or NEXT was answered then; 0: none was */
+    int64_t answered_ms;                      /* when its newest JOIN or NEXT was answered; 0: never */
     struct jobs_party *tell_prev, *tell_next; /* jobs->tell */
     struct jobs_party *disk_prev, *disk_next; /* job->undurable, oldest record first */
     UT_hash_handle hh;                        /* job->parties, by node */
@@ -38,7 +37,7 @@ struct jobs_party {
 
 #define ENDED_MAX 1024
 
-/* A job as last reported to the watcher; compared as bytes. */
+/* A job as last reported to the watcher, to be compared bytewise. */
 struct job_seen {
     uint64_t round;
     int state, nodes, restarts;
@@ -49,24 +48,24 @@ static_assert(sizeof(struct job_seen) == 8 + 3 * sizeof(int) + LEADER_INSTANCE_L
 struct job {
     struct jobs *jobs;
     struct rdzv_reign reign;    /* its home: NULL before the first decision */
-    struct rdzv_home memory;    /* its home, where there is no state directory or no log of it */
+    struct rdzv_home memory;    /* its home if there is no state directory, or no log in it */
     struct jobs_party *parties; /* by node */
-    struct jobs_party *here;    /* of these the one in this process; NULL: none */
-    int departed;               /* nodes of the newest round that have left in good order */
-    uint64_t round;             /* the newest that is in our log of events */
+    struct jobs_party *here;    /* the party in this process; NULL: none */
+    int departed;               /* number of nodes of the newest round that left in good order */
+    uint64_t round;             /* the newest round in our log of events */
     bool over;
-    bool broken;                  /* by a fault of ours: nothing is decided any more */
-    struct jobs_party *undurable; /* they ask, and their news wait for the disk */
+    bool broken;                  /* a bug of ours was found: nothing is decided any more */
+    struct jobs_party *undurable; /* parties with an open NEXT whose news wait for the disk */
     uint64_t restarts;            /* counted */
     struct job_seen seen;
     int world_size;             /* of the newest round */
-    struct deadline tick;       /* in jobs->ticks; no later than that of its leader */
+    struct deadline tick;       /* in jobs->ticks; no later than the leader's deadline */
     struct jobs_asking *asking; /* a question under way; NULL: none */
-    struct owner *owner;        /* NULL: it is being loaded, and has no name yet */
+    struct owner *owner;        /* NULL: the job is being loaded, and has no name yet */
     struct job *prev, *next;    /* jobs->all, newest first */
     UT_hash_handle hh;          /* jobs->named, by key */
     size_t key_len;
-    char key[LEADER_NAME_MAX + JOBS_RUN_MAX + 2]; /* principal, 0, run id; in a hosting crun the run id alone */
+    char key[LEADER_NAME_MAX + JOBS_RUN_MAX + 2]; /* principal, 0, run id; in a hosting crun only the run id */
 };
 
 /* A principal that has jobs. */
@@ -76,7 +75,7 @@ struct owner {
     char name[];
 };
 
-/* That of an elected leader; home NULL: whoever leads here was not elected. */
+/* The term of an elected leader; home NULL: this leader was not elected. */
 struct term {
     struct rdzv_home *home;
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1], epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1];
@@ -89,7 +88,7 @@ struct term {
 struct jobs {
     struct jobs_options o; /* no zeroes: defaults are filled in */
     struct term term;
-    struct seats *seats; /* of a host of a list; NULL: it is none */
+    struct seats *seats; /* of a host of a list; NULL: this is not one */
     char listed_run[JOBS_RUN_MAX + 1];
     uint64_t seatings, *seated; /* by seat: which party has it */
     uint64_t numbered;          /* the highest number of news of the jobs that this host of a list has given up */
@@ -102,7 +101,7 @@ struct jobs {
     uint64_t askings;                       /* so far: the newest one's number */
     uv_timer_t *timer;                      /* NULL: no loop */
     int64_t armed;                          /* the earliest date known */
-    int64_t born_ms;                        /* what ran before it has no memory of */
+    int64_t born_ms;                        /* when this process began: it does not remember rounds that ran before */
     char (*ended)[LEADER_INSTANCE_LEN + 1]; /* ENDED_MAX instances that are over; a ring */
     size_t ended_count;
     struct jobs_stats stats;
@@ -113,55 +112,56 @@ struct jobs {
 
 /* jobs.c */
 struct job *job_find_(const struct jobs *j, const char *principal, const char *run); /* NULL */
-/* principal NULL: of whichever has a job of that name. -ENOENT; -EINVAL: several have one. */
+/* Find a job. principal NULL: whichever principal has a job of that name. -ENOENT; -EINVAL: several have. */
 int job_look_up_(const struct jobs *j, const char *principal, const char *run, struct job **ret, struct err *e);
 int job_check_limits_(const struct jobs *j, const char *run, const char *principal, struct err *e);
 int job_create_(struct jobs *j, const char *run, const char *principal, struct job **ret, struct err *e);
-int job_name_(struct job *job, struct err *e); /* so that it is found: by the principal and run id of its leader */
-void job_forget_(struct job *job);             /* with its log */
-/* One event, and all that follows but the telling. */
+/* enter it under its leader's principal and run id, so that it is found */
+int job_name_(struct job *job, struct err *e);
+void job_forget_(struct job *job); /* with its log */
+/* Handle one event and its consequences, except sending news. */
 int job_step_(struct job *job, const struct leader_event *ev, struct err *e);
 void job_after_(struct job *job); /* a step: log, queue, arm */
 void job_arm_(struct job *job);
 bool jobs_has_ended_(const struct jobs *j, const char *instance);
-void job_heard_(struct job *job);           /* of a member: job_arm_(), later where it can be */
-void job_forget_if_empty_(struct job *job); /* nobody is left, and there was no round */
+void job_heard_(struct job *job);           /* after a sign of life of a member: job_arm_(), or later if possible */
+void job_forget_if_empty_(struct job *job); /* if no node is left, and there was no round */
 void jobs_notice_pause_(struct jobs *j);
 
 /* jobs_party.c */
 struct jobs_party *party_find_(const struct job *job, const char *node);
-struct leader_member *party_member_(const struct jobs_party *p); /* NULL: it stands for none, or that is dropped */
-/* p stands for that node from now on; the party before it is void. ERR_REFUSED: p stands for another. */
+struct leader_member *party_member_(const struct jobs_party *p); /* NULL: it represents none, or that one was dropped */
+/* From now on p represents that node; the party before it becomes void. ERR_REFUSED: p represents another node. */
 int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct err *e);
 void party_unbind_(struct jobs_party *p);
-void party_queue_(struct jobs_party *p); /* queue it if it asks and there is news for it */
+void party_queue_(struct jobs_party *p); /* queue it if it has an open NEXT, and there is news for it */
 void jobs_tell_(struct jobs *j);
 
 /* jobs_term.c */
 void jobs_no_term_(struct jobs *j);     /* nobody is led here, or no longer */
-bool jobs_leads_(const struct jobs *j); /* it was not elected, or its claim is confirmed */
+bool jobs_leads_(const struct jobs *j); /* true: it was not elected, or its claim is confirmed */
 int party_check_term_(const struct jobs_party *p, struct err *e);
 void job_note_past_(struct job *job, const struct rdzv_event *join); /* a JOIN that may name a round */
 
-/* jobs_seats.c; all of it does nothing but at a host of a list */
+/* jobs_seats.c; these functions do nothing except at a host of a list */
 int jobs_open_seats_(struct jobs *j, struct err *e);
 void jobs_close_seats_(struct jobs *j);
 void jobs_look_at_seats_(struct jobs *j); /* before anything is asked: jobs may go */
 bool jobs_hear_enough_(const struct jobs *j);
 void job_hold_first_(struct job *job);
-/* As jobs_join(): the seat that its node names is its own. */
+/* As jobs_join(), after the check that the seat that its node names is free, or its own. */
 int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_event *join, struct err *e);
 int party_resume_seat_(struct jobs_party *p, const struct job *job, const char *node, struct err *e);
 void party_leave_seat_(struct jobs_party *p, enum jobs_end how);
 void party_answered_(struct jobs_party *p); /* JOIN or NEXT, in whatever way */
 
 /* jobs_ask.c */
-void party_ask_(struct jobs_party *p);  /* it has a NEXT open: the question of its job, unless it had it */
+void party_ask_(struct jobs_party *p);  /* if it has an open NEXT: send it the job's question, unless it has got that */
 void job_drop_asking_(struct job *job); /* the job goes */
 
 /* jobs_lease.c */
 void job_confirmed_(struct job *job, struct leader_member *m, int64_t sent_ms);
-/* Its connection has ended: has it left the round in good order? */
+/* Its connection has ended: record it if the node left the round in good order. */
 void job_note_departed_(struct job *job, const struct leader_member *m);
 
 void job_watch_(struct job *job); /* jobs_watch.c: reports what has changed */
@@ -169,7 +169,7 @@ void job_watch_(struct job *job); /* jobs_watch.c: reports what has changed */
 /* jobs_log.c: the decisions of a job in its home */
 void job_decide_(struct job *job);
 void job_close_home_(struct job *job, bool forget);
-bool job_is_durable_(const struct job *job); /* its log is on disk, or on its way: it outlives this daemon */
+bool job_is_durable_(const struct job *job); /* its log is on disk, or on its way there: it would survive this daemon */
 void job_live_in_(struct job *job, struct rdzv_home *home); /* from now on */
 int64_t job_clock_(const struct rdzv_reign *r);
 

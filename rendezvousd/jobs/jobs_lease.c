@@ -1,5 +1,5 @@
-/* Until when the workers beside a hosting crun may run: as long as enough nodes of its job answer it. Nobody else ends
- * their lease, for its own agent never loses its connection. */
+/* Until when the workers beside a hosting crun may run: as long as enough nodes of its job answer it. This is needed
+ * because that crun's own agent never loses its connection. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ static int newest_first(const void *pa, const void *pb)
     return (a < b) - (a > b);
 }
 
-/* When answers that the other nodes are known to have got were sent, the newest first. */
+/* Collect when the answers that the other nodes certainly got were sent, the newest first. */
 static size_t collect(const struct jobs_party *own, int64_t *ret)
 {
     size_t n = 0;

@@ -1,4 +1,4 @@
-/* The decisions of a job in its home (common/rdzv/leader/rdzv_reign.h): in memory, or one of the state directory. */
+/* Writes the decisions of a job to its home (common/rdzv/leader/rdzv_reign.h): in memory, or in the state directory. */
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -36,7 +36,7 @@ static void on_landed(void *arg)
     jobs_tell_(job->jobs); /* the job may be gone afterwards */
 }
 
-/* What cannot be put into words now may be the next time. */
+/* The home asks for a whole decision. If memory is short now, it asks again. */
 static void on_rewrite(void *arg)
 {
     struct job *job = arg;
@@ -75,8 +75,8 @@ static int open_log(struct job *job, struct err *e)
     return 0;
 }
 
-/* Where there is no memory for its log, the job lives in that of this process, and has a log from a later decision on.
- * True: what is decided now must say everything. */
+/* Open the job's home. If memory for its log is short, the job lives in this process's memory, and has a log from a
+ * later decision on. True: the next decision must be a whole one. */
 static bool open_home(struct job *job)
 {
     struct err e;
@@ -93,8 +93,8 @@ static bool open_home(struct job *job)
     return !first;
 }
 
-/* Whoever read these decisions would go on with the fault: they are not written, and a log that has led to it is kept
- * for those who look for it. True: it was so. */
+/* The job has a bug of ours: decisions are not written any more, because who reads them would repeat it, and the log
+ * is kept for inspection. True: the log was set aside. */
 static bool set_aside(struct job *job)
 {
     const struct leader *l = job->reign.leader;
@@ -122,7 +122,7 @@ void job_decide_(struct job *job)
     if (set_aside(job))
         return;
     if (job->jobs->o.now() < leader_held_until(r->leader))
-        return; /* a decision says that what may be lost was waited for */
+        return; /* a decision records that the wait for lost decisions is over */
     const bool unlogged = !r->home || (r->home == &job->memory && job->jobs->o.dir);
     const bool whole = unlogged && open_home(job);
     const int rc = rdzv_reign_decide(r, whole, job->jobs->o.now(), NULL);
@@ -150,7 +150,7 @@ void job_close_home_(struct job *job, bool forget)
     struct rdzv_home *home = job->reign.home;
     if (!home)
         return;
-    if (job->jobs->term.home) { /* whoever leads next begins with the durations of now; the home is not ours to close */
+    if (job->jobs->term.home) { /* the next leader begins with the present durations; the home does not belong to us */
         if (!forget)
             decide_all(job);
         home->landed = home->rewrite = NULL;
@@ -174,7 +174,7 @@ int64_t job_clock_(const struct rdzv_reign *r)
     return container_of(r, struct job, reign)->jobs->o.now();
 }
 
-/* The job as it is now, after all its decisions; the first of ours says them all. */
+/* Take over a job with all its decisions; our first decision is a whole one. */
 static int take_over(struct job *job, struct rdzv_home *home, struct err *e)
 {
     struct leader *l = job->reign.leader;
@@ -201,7 +201,7 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
     const struct leader *l = job->reign.leader;
     if (rc < 0)
         job->reign.home = NULL;         /* whose file stays */
-    if (rc < 0 || !leader_machine(l)) { /* else it died before its first record was whole */
+    if (rc < 0 || !leader_machine(l)) { /* else the daemon died before the first record was complete */
         job_forget_(job);
         return rc < 0 ? rc : 0;
     }

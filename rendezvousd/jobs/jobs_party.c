@@ -1,4 +1,4 @@
-/* Parties: which node each stands for, how it ends, and how its node's news reach it. */
+/* A party represents one node of a job: which one, how it ends, and how its node gets news. */
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "rendezvousd/jobs/jobs_impl.h"
@@ -133,13 +133,13 @@ void party_queue_(struct jobs_party *p)
         DL_APPEND2(p->jobs->tell, p, tell_prev, tell_next);
         return;
     }
-    if (p->waits_disk) /* for an older record: now for a newer one */
+    if (p->waits_disk) /* it waits for an older record; now for a newer one */
         DL_DELETE2(p->job->undurable, p, disk_prev, disk_next);
     p->waits_disk = true;
     DL_APPEND2(p->job->undurable, p, disk_prev, disk_next);
 }
 
-/* News that come in pages are announced with the last of them. */
+/* Send a member its news. If their addresses come in pages, they count as told with the last page. */
 static void tell(struct jobs_party *p, struct leader_member *m)
 {
     const struct rdzv_news news = m->news;
@@ -162,8 +162,7 @@ static void tell(struct jobs_party *p, struct leader_member *m)
     buf_free(&addrs);
 }
 
-/* Whoever hears of an end starts nothing, and whoever has workers is a member, of a round that this host would have
- * given up if it heard too few seats. */
+/* May a member be told? At a host of a list that hears too few seats, only of an END, after which nothing starts. */
 static bool may_tell(const struct jobs *j, const struct leader_member *m)
 {
     return m && jobs_leads_(j) && (jobs_hear_enough_(j) || m->news.kind == RDZV_NEWS_END);
@@ -180,7 +179,7 @@ void jobs_tell_(struct jobs *j)
         p->to_tell = false;
         struct leader_member *m = can_tell(p);
         if (!may_tell(j, m))
-            continue; /* it is queued again when that may be */
+            continue; /* it is queued again when it may be told */
         if (m && rdzv_reign_stands(&p->job->reign, m->stamp))
             tell(p, m);
         else if (m)

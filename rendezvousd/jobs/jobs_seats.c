@@ -1,5 +1,5 @@
-/* A host of a list: its one job, and the seats that it hears (common/rdzv/leader/seats.h). What it knows is void as
- * soon as it hears fewer than MIN seats, or a node has heard of a higher round: another host may lead then. */
+/* A host of a list: its one job, and the seats that it hears (common/rdzv/leader/seats.h). Its knowledge becomes
+ * void as soon as it hears fewer than MIN seats, or a node has heard of a higher round: another host may lead then. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,7 +83,8 @@ static bool has_been_elsewhere(const struct job *job, const struct rdzv_event *j
     return m && m->known && join->instance[0] && strcmp(join->instance, leader_instance(job->reign.leader)) != 0;
 }
 
-/* A node that has heard of a round above ours was under a host that led after us. */
+/* Forget what we know if this node has heard of a higher round than ours: it was at a host that led after us. Likewise
+ * if it is of our round, and has joined another host since. */
 static void heed_others(struct jobs *j, const char *run, const struct rdzv_event *join)
 {
     struct job *job = job_find_(j, "", run);
@@ -104,7 +105,8 @@ void job_hold_first_(struct job *job)
         leader_hold_first(job->reign.leader, seats_begin_at(j->seats, j->o.now()));
 }
 
-/* The leader would turn a newcomer away for good: it may be the successor of a node that is dead. */
+/* Refuse a newcomer for now if all places are taken. (The leader would turn it away for good, but it may be the
+ * successor of a dead node.) */
 static int check_place(const struct jobs *j, int seat, const char *node, struct err *e)
 {
     const struct job *job = job_find_(j, "", j->listed_run);
@@ -115,7 +117,8 @@ static int check_place(const struct jobs *j, int seat, const char *node, struct 
     return err_set(e, -EAGAIN, "node rank %d is taken by node '%s', which is heard of", seat, before);
 }
 
-/* Its seat is taken, and it asks again. If the job succeeds meanwhile it is turned away, and begins no job anew. */
+/* The node's seat is taken, and it will ask again. If the job succeeds meanwhile, the node is turned away, and
+ * begins no job. */
 static void put_off(struct jobs_party *p, struct job *job, const struct rdzv_event *join)
 {
     const struct leader *l = job ? job->reign.leader : NULL;
@@ -125,7 +128,7 @@ static void put_off(struct jobs_party *p, struct job *job, const struct rdzv_eve
         leader_put_off(job->reign.leader, join->node, p->jobs->o.now());
 }
 
-/* Does its node still come by this connection? */
+/* Does the node of this seat still use this connection? */
 static bool is_seated(const struct jobs_party *p)
 {
     return p->seat >= 0 && p->jobs->seated[p->seat] == p->seated;
@@ -144,7 +147,7 @@ static int sit_down(struct jobs_party *p, int seat, const char *node, struct err
     return 0;
 }
 
-/* Others that wait for the newest JOIN are to show that they are still here. */
+/* Have the other nodes, which wait for the newest JOIN, show that they are still here. */
 static void ask_all_again(struct job *job)
 {
     struct jobs_party *p, *next;
@@ -181,7 +184,7 @@ int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_ev
     return 0;
 }
 
-/* Whoever asks on a connection on which it has not joined has workers, and perhaps of another host's round. */
+/* A node asks on a connection on which it has not joined: it has workers, perhaps of another host's round. */
 int party_resume_seat_(struct jobs_party *p, const struct job *job, const char *node, struct err *e)
 {
     struct jobs *j = p->jobs;

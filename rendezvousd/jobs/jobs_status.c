@@ -1,4 +1,4 @@
-/* Jobs as JSON and as one record. The format is reference/protocol.md's, section "Status". */
+/* Writes jobs as JSON, and one job as a record. The format is in reference/protocol.md, section "Status". */
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/json/json_write.h"
@@ -10,14 +10,14 @@
 #include <string.h>
 #include <utlist.h>
 
-/* What one answer may hold: written within a few milliseconds, for nothing else is served meanwhile. */
+/* Limits of one answer, so that it takes a few milliseconds: nothing else is served meanwhile. */
 #define NODES_MAX 2000
 #define LINES_MAX 2000 /* events and restarts */
 
 struct status {
     struct json_write w;
     size_t nodes, lines; /* room for so many more */
-    size_t skip;         /* nodes that come before the first one asked for */
+    size_t skip;         /* nodes before the first one asked for */
 };
 
 /* --- nodes */
@@ -25,7 +25,7 @@ struct status {
 struct node_list {
     const struct job *job;
     struct status *s;
-    long long ranks; /* of the round, also of nodes that are not listed */
+    long long ranks; /* ranks of the round, including nodes that are not listed */
 };
 
 static void add_report(struct json_write *w, const char *report)
@@ -41,7 +41,8 @@ static void add_report(struct json_write *w, const char *report)
     json_end(w, '}');
 }
 
-/* Nothing moves a member of a job that is over any more: its connection tells whether its agent still stops workers. */
+/* The state of a node. In a job that is over it does not change any more; its connection shows whether its agent is
+ * still stopping workers. */
 static const char *condition(const struct job *job, const struct rdzv_member *m)
 {
     if (leader_is_over(job->reign.leader) && !m->done)
@@ -91,7 +92,7 @@ static int add_node(void *arg, const struct rdzv_member *m)
 
 /* --- jobs */
 
-/* The first of `count` that is in a ring of `size`, and for which there is room. */
+/* Number of the first line to write: of `count` lines, those still in a ring of `size`, and not more than fit. */
 static uint64_t first_line(struct status *s, uint64_t count, uint64_t size)
 {
     uint64_t n = count < size ? count : size;
@@ -132,7 +133,7 @@ static void add_events(struct status *s, const struct leader_history *h)
     json_end(w, ']');
 }
 
-/* What a job that has too few nodes waits for. */
+/* Describe for which nodes a job waits. */
 static void add_waiting(struct json_write *w, const struct job *job, int64_t now)
 {
     struct presence p;
@@ -211,7 +212,7 @@ int jobs_status_from(const struct jobs *j, const char *principal, const char *ru
 
 /* --- the progress line */
 
-/* A job of the same owner that waits for its first round. */
+/* Find another job of the same owner that waits for its first round. */
 static const struct job *beside(const struct job *job)
 {
     const struct job *other;

@@ -1,5 +1,5 @@
-/* The term of an elected leader: its one job, from what its home holds, and whom it may acknowledge until when. The
- * election itself is common/rdzv/client/election.h. */
+/* The term of an elected leader: its one job, loaded from its home, and until when it may acknowledge nodes. The
+ * election itself is in common/rdzv/client/election.h. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -177,7 +177,7 @@ const char *jobs_term_instance(const struct jobs_party *p)
     return job ? leader_instance(job->reign.leader) : "";
 }
 
-/* Rounds that this home has never held: their workers may run under a leader that it does not know of. */
+/* A JOIN names rounds that this home has never had: their workers may run under a leader that it does not know of. */
 void job_note_past_(struct job *job, const struct rdzv_event *join)
 {
     struct leader *l = job->reign.leader;

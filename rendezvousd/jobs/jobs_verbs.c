@@ -16,7 +16,7 @@
 
 #define MODULE "jobs"
 #define JOINS_MS 10000
-/* What a node costs in the machine, beside the member itself. */
+/* bytes that a node takes in the machine, besides the member itself */
 #define NODE_BYTES 1500
 
 /* --- checks */
@@ -69,7 +69,7 @@ static int heard(struct jobs_party *p, struct err *e)
 
 /* --- join */
 
-/* A member's first JOIN after each round is the round's doing: a job that restarts as quickly as it can is no flood. */
+/* Was this JOIN expected? A member's first one after each round is, and does not count as flooding. */
 static bool is_awaited(struct jobs_party *p, const char *run, const struct rdzv_event *join)
 {
     struct job *job = job_find_(p->jobs, p->o.principal, run);
@@ -150,8 +150,8 @@ static void describe(const struct job *job, const struct leader_member *m, struc
     ret->beside = beside(job);
 }
 
-/* Where the node is, as far as this host can tell. Its workers may come from the address of its connection, too; that
- * one is empty where the peer had gone before it was accepted. */
+/* Fill in a node's addresses, as far as this host knows them. Its workers may come from the address of its
+ * connection, too, which is empty if the peer had gone before it was accepted. */
 static void fill_addresses(struct rdzv_event *ev, const struct jobs_party *p)
 {
     const char *own = p->o.addr ? p->o.addr : "127.0.0.1";
@@ -164,22 +164,23 @@ static void fill_addresses(struct rdzv_event *ev, const struct jobs_party *p)
     }
 }
 
-/* Our address as this node has it, if it is on another host. */
+/* The address under which this node, if it is on another host, reaches us. */
 static const char *reached_at(const struct jobs_party *p)
 {
     const bool far = p->o.addr && p->o.addr[0] && !addr_host_is_loopback(p->o.addr);
     return far ? p->o.local : NULL;
 }
 
-/* A crun that hosts begins without memory. When it began nobody else hosted here any more, so by the end of this time
- * no worker of a round before is left. */
+/* How long the first round must be held: a hosting crun begins without memory. When it began, no other one hosted
+ * here any more, so after this time no worker of an earlier round is left. */
 static int64_t blank_ms(const struct jobs *j, const struct rdzv_config *c)
 {
     const int64_t until = j->born_ms + c->silence_ms + c->kill_ms, now = j->o.now();
     return j->o.embedded && until > now ? until - now : 0;
 }
 
-/* Both sides say that a node goes on from an instance that is not known here. Of a list that is how jobs go on. */
+/* Log that a node comes from an instance that is not known here. At a host of a list that is normal, hence less
+ * prominent. */
 static void tell_foreign(const struct job *job, const struct rdzv_event *ev)
 {
     log_line(job->jobs->o.listed ? LOG_INFO : LOG_WARN, MODULE,
@@ -220,7 +221,7 @@ static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev
     return rc;
 }
 
-/* The end of its job was kept for a while, and is not any more. */
+/* Refuse a node whose job has ended so long ago that its END is not kept any more. */
 static int check_past(const struct jobs_party *p, const char *run, const struct rdzv_event *join, struct err *e)
 {
     const struct job *job = join->instance[0] ? job_find_(p->jobs, p->o.principal, run) : NULL;
@@ -230,8 +231,8 @@ static int check_past(const struct jobs_party *p, const char *run, const struct 
     return err_set(e, ERR_REFUSED, "the job '%s' that node '%s' was in is over", run, join->node);
 }
 
-/* A node of other settings came to a crun that hosts and waits for all its nodes: they will never be there. A job that
- * goes on from a round before waits for nodes that were there already: those may still come. */
+/* A node with other settings came to a hosting crun that needs all its nodes: this job can never be complete, so end
+ * it. Not if it continues an earlier round: then it waits for nodes that were there already. */
 static void tell_differing(struct job *job, const struct rdzv_event *ev, const char *why)
 {
     const struct jobs_options *o = &job->jobs->o;
@@ -277,8 +278,8 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
 
 /* --- the others */
 
-/* A host of a list keeps everything in memory, so a node can only have seen news that this host sent. A NEXT that names
- * other news was meant for an earlier job of that name and came late: it acknowledges nothing. */
+/* A host of a list keeps everything in memory, so a node can only have seen news that this host sent. A NEXT that
+ * names other news was meant for an earlier job of that name, and is late: it acknowledges nothing. */
 static int check_seen(const struct jobs_party *p, const struct leader_member *m, uint64_t seq, struct err *e)
 {
     if (!p->jobs->seats || !m->has_news || m->told || seq < m->news.seq)
@@ -336,7 +337,7 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
     TRY(check_party(p, run, ev->node, e));
     TRY(look_up(p, run, ev->node, &job, &m, e));
     TRY(party_resume_seat_(p, job, ev->node, e));
-    TRY(party_bind_(p, job, ev->node, e)); /* its answer moves the node's lease: the node must count as heard */
+    TRY(party_bind_(p, job, ev->node, e)); /* the answer extends the node's lease, so the node must count as heard */
     if (!leader_is_over(job->reign.leader))
         TRY(heard(p, e));
     int rc = job_step_(job, &(struct leader_event){.kind = LEADER_ASK, .ask = ev}, e);

@@ -16,7 +16,7 @@ static int add_slots(void *arg, const struct rdzv_member *m)
     return 0;
 }
 
-/* The news of the end for its members, the same for all. */
+/* Find the END that its members get, the same for all. */
 static void find_end(const struct leader *l, struct jobs_facts *f)
 {
     const enum rdzv_state state = rdzv_state(leader_machine(l));

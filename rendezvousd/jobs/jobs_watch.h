@@ -1,4 +1,4 @@
-/* For whoever keeps the history of jobs (rendezvousd/history): what becomes of each, as it happens. */
+/* Callbacks for the history of jobs (rendezvousd/history): what happens to each job. */
 #ifndef CRUN_RENDEZVOUSD_JOBS_WATCH_H
 #define CRUN_RENDEZVOUSD_JOBS_WATCH_H
 
@@ -10,7 +10,7 @@ struct jobs;
 struct leader_restart;
 struct rdzv_cause;
 
-/* A job as it stands. Strings and pointers are borrowed for the call. */
+/* The present state of a job. Strings and pointers are borrowed for the call. */
 struct jobs_facts {
     const char *run, *instance, *principal, *state; /* state: rdzv_state_name() */
     bool over;
@@ -23,9 +23,9 @@ struct jobs_facts {
     const struct rdzv_cause *cause;       /* likewise; NULL: it needs none */
 };
 
-struct jobs_watcher { /* called from inside of any jobs_ call; each may be NULL */
+struct jobs_watcher { /* called from inside any jobs_ function; each may be NULL */
     void (*changed)(void *arg, const struct jobs_facts *f);
-    /* fields: a record (rdzv_wire.h) as the node sent it; nothing of it is checked. */
+    /* fields: a record (rdzv_wire.h) as the node sent it, unchecked. */
     void (*reported)(void *arg, const char *instance, const char *node, const char *fields, size_t n);
     void (*failed)(void *arg, const char *instance, const char *text, size_t n); /* its failure report, unchecked */
     void *arg;

@@ -1,19 +1,18 @@
-/* One client: bytes in, requests one after the other, replies out in order.
+/* One client's connection: reads bytes, executes its requests one after the other, sends the replies in order.
  *
- * - read -> parser -> command -> reply buffer (for how long: turn.h); one write for all that a read brought
+ * - read -> parser -> command -> reply buffer (turn.h limits how long); one write for all requests of a read
  *   (pipelining): conn_write.c;
- * - a command may block: nothing more of this client is executed until it is answered, by an event, the timer or its
- *   end. Its bytes are still read (so that its end is seen), up to the limit of one request; then reading stops;
- * - a waiter is woken in the middle of another client's request, so it is only marked ready there and goes on
- *   afterwards;
+ * - a command may block: no further request of this client is executed until it is answered, by an event, the timer or
+ *   the connection's end. Bytes are still read (so that the end is seen), up to the limit of one request;
+ * - a waiter is woken in the middle of another client's request: there it is only marked ready, and goes on afterwards;
  *
- * Its end: conn_close() takes it out of everything in one go. Whoever it waited for or stood for is told; from then on
- * nobody wakes it, executes its requests or writes to it. Three may need the struct for longer, each counted in
- * `held_by`, and the last to let go frees it:
+ * Its end: conn_close() removes it from all lists at once, and tells the waiters and the job for which it was a party.
+ * From then on it is not woken, its requests are not executed, and nothing is written to it. Three holders may need the
+ * struct for longer. Each is counted in `held_by`, and the last to release it frees it:
  *   - libuv, its socket, until on_closed();
- *   - libuv, its timer, likewise;
- *   - its request of many names, if that was changing keys (many.h): it goes on as conn.work of a closed connection,
- *     holds the key-space too, and ends with conn_finished(). */
+ *   - libuv, its timer, as well;
+ *   - its request with many names, if that was changing keys (many.h): it continues as conn.work of a closed
+ *     connection, holds the key-space, too, and ends with conn_finished(). */
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/net/loop.h"
@@ -64,7 +63,7 @@ void conn_finished(struct conn *c)
     let_go(c);
 }
 
-/* Whoever counts on it hears that it goes. */
+/* Tell those that count on this connection that it closes. */
 static void take_leave(struct conn *c)
 {
     const struct blocked_ops *blocked = c->blocked;
@@ -95,7 +94,7 @@ void conn_close(struct conn *c)
     if (c->closing)
         return;
     if (c->unsent)
-        conn_flush(c); /* earlier requests are answered, whatever closes it now */
+        conn_flush(c); /* earlier requests get their answers, whatever the reason for closing */
     if (c->closing)
         return;
     c->closing = true;
@@ -106,7 +105,7 @@ void conn_close(struct conn *c)
     c->held_by = 2; /* socket and timer */
     if (many_leave(c)) {
         c->held_by++;
-        conn_finish_changes(c); /* may be done at once: no more than that one lets go here */
+        conn_finish_changes(c); /* may finish at once, and then release no more than this one reference */
     } else {
         leave_space(c);
     }
@@ -136,9 +135,9 @@ static struct conn *largest_holder(const struct server *s)
     return largest;
 }
 
-/* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered.
- * What does not fit is paid for by the principal that holds most, and of its connections by the one that does, not by
- * whoever happens to come next. */
+/* Count the connection's buffers. All buffers together have a limit of their own, so that a write beyond the limit
+ * of the keys can still be answered. If it is exceeded, the principal that holds most pays, with the connection that
+ * holds most, not the one that happens to come next. */
 void conn_charge(struct conn *c)
 {
     if (c->closing)
@@ -234,7 +233,7 @@ static int feed(struct conn *c, const char *p, size_t n)
     return c->front->feed(c, p, n);
 }
 
-/* TLS: the records' content goes to the front end, handshake and alerts to the client. */
+/* Decrypt TLS records: their content goes to the front end, handshake and alerts to the client. */
 static int take_sealed(struct conn *c, const char *p, size_t n)
 {
     struct buf plain;
@@ -258,7 +257,7 @@ static int take_sealed(struct conn *c, const char *p, size_t n)
     return rc;
 }
 
-#define TLS_HANDSHAKE 0x16 /* the first byte of a TLS client; no front end's */
+#define TLS_HANDSHAKE 0x16 /* the first byte of a TLS client; no front end begins with it */
 
 static int begin_tls(struct conn *c)
 {
@@ -313,7 +312,7 @@ static size_t buffered(struct conn *c)
     return c->front ? c->front->buffered(c) : 0;
 }
 
-/* A client that is blocked may send ahead as much as one request, a busy one nothing. */
+/* Decide whether to read. A blocked client may send ahead as much as one request; a busy one, nothing. */
 void conn_choose_reading(struct conn *c)
 {
     bool want = !c->last_words && !c->busy && (!c->blocked || buffered(c) < c->s->o.max_request_bytes);
@@ -389,7 +388,7 @@ int conn_accept(struct server *s, uv_stream_t *listener)
     struct conn *c = calloc(1, sizeof *c);
     if (!c)
         return -ENOMEM;
-    uv_tcp_init(s->loop, &c->tcp); /* without a socket as yet it cannot fail */
+    uv_tcp_init(s->loop, &c->tcp); /* cannot fail, because it makes no socket yet */
     c->s = s;
     c->tcp.data = c->timer.data = c;
     uv_timer_init(s->loop, &c->timer);

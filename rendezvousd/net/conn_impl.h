@@ -1,4 +1,4 @@
-/* The inside of a connection, shared by conn.c (life, reading, blocking) and conn_write.c. */
+/* Shared by conn.c (life, reading, blocking) and conn_write.c. */
 #ifndef CRUN_RENDEZVOUSD_CONN_IMPL_H
 #define CRUN_RENDEZVOUSD_CONN_IMPL_H
 
@@ -10,18 +10,20 @@
 /* conn.c */
 void conn_set_timer(struct conn *c, enum conn_timer kind, int64_t ms); /* TIMER_NONE: stop it */
 void conn_choose_reading(struct conn *c);
-bool conn_may_step(struct conn *c); /* its next request may be executed: it does not block, or gives way to that one */
-void conn_charge(struct conn *c);   /* count its buffers; it is closed if they are too many */
-void conn_finished(struct conn *c); /* c has closed and had changes to finish: they are */
+/* its next request may be executed: it is not blocked, or that request may end the wait */
+bool conn_may_step(struct conn *c);
+void conn_charge(struct conn *c);   /* count its buffers; connections are closed if they are too large */
+void conn_finished(struct conn *c); /* c was closed while it changed keys; now these changes are finished */
 
 /* turn.c */
-void conn_process(struct conn *c);        /* execute what is there, for a turn, as long as nothing blocks */
-void conn_finish_changes(struct conn *c); /* c has closed; what its last request has left to do goes on */
+void conn_process(struct conn *c);        /* execute requests for a turn, unless one blocks */
+void conn_finish_changes(struct conn *c); /* c was closed: finish the changes of its last request */
 
 /* conn_write.c */
-void conn_flush(struct conn *c);          /* write what there is; may close */
-void conn_flush_soon(struct conn *c);     /* before the loop sleeps, or at once what is much; then conn_charge() */
-void conn_write_over(struct conn *c);     /* nothing of it waits for its client any more; idempotent */
-void conn_say_last_words(struct conn *c); /* write what there is, take nothing more, then close */
+void conn_flush(struct conn *c); /* write what there is; may close */
+/* write before the loop sleeps, or at once if there is much; then conn_charge() */
+void conn_flush_soon(struct conn *c);
+void conn_write_over(struct conn *c);     /* nothing waits any more for its client to read; idempotent */
+void conn_say_last_words(struct conn *c); /* write what there is, execute nothing more, then close */
 
 #endif

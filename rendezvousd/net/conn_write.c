@@ -1,7 +1,7 @@
-/* What a connection writes. Small replies wait until UNSENT_MAX clients that the loop has heard are answered, and go
- * out one after the other, at the latest before it sleeps: a peer that serves many connections is woken by the first
- * and kept awake, not woken by each. More of them would have left the processor's cache by then: of 1,000 connections,
- * all of them answered before any is written to, a tenth fewer requests a second. */
+/* Writes the replies of connections. Small replies wait until UNSENT_MAX clients have been answered, and are then
+ * written one after the other, at the latest before the loop sleeps: so a peer with many connections is woken once,
+ * not by each. With a larger UNSENT_MAX the replies would have left the processor's cache: if all of 1,000
+ * connections are answered before the first write, throughput is a tenth lower. */
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/net/tls_stream.h"
@@ -39,10 +39,10 @@ static void on_written(uv_write_t *w, int status)
 
 /* --- who does not read */
 
-#define LOOKS 4 /* so often within request_timeout_ms; counted, not timed: a pause of our own is nobody's fault */
+#define LOOKS 4 /* looks within request_timeout_ms; counted, not timed, so that a pause of this process does no harm */
 
-/* Bytes that the client's host has not taken yet: ours, and those the kernel holds for us. The latter alone may be
- * megabytes: who reads slowly would seem to read nothing. */
+/* Bytes that the client's host has not received yet, in our buffers and the kernel's. The kernel's alone may be
+ * megabytes, so without it a slow reader would seem to read nothing. */
 static size_t bytes_left(const struct conn *c)
 {
     int fd, held = 0;
@@ -86,7 +86,7 @@ void conn_write_over(struct conn *c)
     if (!c->writing)
         return;
     c->writing = false;
-    if (!c->written_prev) /* a connection without a socket, which only seems to write (tests/fuzz) */
+    if (!c->written_prev) /* a connection without a socket, which only pretends to write (tests/fuzz) */
         return;
     DL_DELETE2(c->s->written, c, written_prev, written_next);
     c->written_prev = NULL;
@@ -96,7 +96,7 @@ void conn_write_over(struct conn *c)
 
 /* --- writing */
 
-/* What is to be written next: the replies, sealed where the client speaks TLS. */
+/* The bytes to be written next: the replies, encrypted if the client speaks TLS. */
 static struct buf *outgoing(struct conn *c)
 {
     struct err e;
@@ -110,7 +110,8 @@ static struct buf *outgoing(struct conn *c)
     return &c->sealed;
 }
 
-/* What the kernel takes at once goes at once; the rest is written when it can be. Filling and writing swap buffers. */
+/* Write as much as the kernel accepts now, and the rest when possible. The buffers for filling and for writing are
+ * swapped. */
 void conn_flush(struct conn *c)
 {
     if (c->unsent) {
@@ -176,7 +177,7 @@ void conn_flush_soon(struct conn *c)
     }
 }
 
-/* Say what is queued, then close; a client that does not take it is closed all the same. */
+/* Write what is queued, then close, even if the client does not read it. */
 void conn_say_last_words(struct conn *c)
 {
     c->last_words = true;

@@ -1,4 +1,4 @@
-/* RESP2 as a connection's language: the bounded parser of request.h in front of the commands. */
+/* RESP2 as a front end: the bounded parser of request.h in front of the commands. */
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "rendezvousd/net/server_impl.h"
@@ -11,8 +11,8 @@ struct resp_state {
     struct request_parser in;
     struct request next; /* complete, not executed yet */
     bool has_next;
-    bool limited; /* the parser has the limits of a stranger */
-    int broken;   /* the parser's error, reported by the next step */
+    bool limited; /* the parser has the limits for strangers */
+    int broken;   /* the parser's error, which the next step reports */
     struct err e;
 };
 
@@ -47,10 +47,10 @@ static int resp_feed(struct conn *c, const void *data, size_t n)
 {
     struct resp_state *r = c->front_state;
     return request_feed(&r->in, data,
-                        n); /* `next` points into the parser's buffer: conn.c feeds only when there is none */
+                        n); /* `next` points into the parser's buffer: conn.c feeds it only if there is no `next` */
 }
 
-/* As request_next(), with the limits this client has by now. */
+/* As request_next(), with the limits that apply to this client now. */
 static inline int next(const struct conn *c, struct resp_state *r)
 {
     if (r->limited != (c->trust == TRUST_NONE)) {
@@ -81,7 +81,7 @@ static int refuse_request(struct conn *c, int code, const struct err *e)
     return code;
 }
 
-/* conn.work: the request whose keys were another client's */
+/* For conn.work: try the request again that waited for another client's use of the keys. */
 static bool again(struct conn *c)
 {
     struct resp_state *r = c->front_state;

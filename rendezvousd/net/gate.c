@@ -152,7 +152,7 @@ void gate_refused(struct conn *c, const char *fmt, ...)
 
 /* --- sources */
 
-/* Made where there is none as yet. NULL: no memory. */
+/* Find the source, or make it. NULL: no memory. */
 static struct source *source_of(struct gate *g, const uint8_t key[16])
 {
     struct source *a;
@@ -177,7 +177,7 @@ static struct source *address_of(struct gate *g, const struct peer_addr *of)
     return source_of(g, key);
 }
 
-/* No address begins like that: ff.. is multicast. */
+/* A source for a user. Its key begins with ff, like no address of a peer: that is multicast. */
 static struct source *user_of(struct gate *g, uid_t uid)
 {
     uint8_t key[16] = {0xff};
@@ -202,7 +202,8 @@ static size_t places(const struct server *s)
     return most < half ? most : half;
 }
 
-/* The kernel is asked whose a connection within this host is once places get scarce. */
+/* The source of a connection. Only when places are scarce is the kernel asked for the user of a connection within
+ * this host. */
 static struct source *where_from(struct conn *c)
 {
     struct gate *g = c->s->o.gate;
@@ -242,10 +243,10 @@ static void be_no_stranger(struct conn *c)
 
 /* --- while all places are taken */
 
-#define GREEDY_MS 250 /* of one whose source holds more than half of all places */
+#define GREEDY_MS 250 /* ms for a stranger whose source holds more than half of all places */
 #define SLOW_MS 1000
 
-/* Nothing has come of it, not even what is yet to be read. */
+/* Has the connection sent nothing, not even bytes that are still to be read? */
 static bool is_silent(const struct conn *c)
 {
     int fd, n = 0;
@@ -269,8 +270,9 @@ static int64_t hurried_ms(const struct conn *c)
     return most < gate_auth_timeout_ms(c) ? most : gate_auth_timeout_ms(c);
 }
 
-/* Who gives way first. Of those that have sent nothing the oldest of a greedy source, else the oldest; if all have sent
- * something the oldest of a greedy source, else the oldest. NULL: there is nobody, or all are being closed already. */
+/* Find the stranger to close first. Among those that have sent nothing, the oldest of a greedy source, else the
+ * oldest. If all have sent something, the oldest of a greedy source, else the oldest. NULL: there is none, or all
+ * are being closed. */
 static struct conn *find_first(const struct gate *g, size_t half)
 {
     enum { GREEDY_SILENT, SILENT, GREEDY, ANY };
@@ -323,7 +325,8 @@ int64_t gate_time_left_ms(struct conn *c)
     return left;
 }
 
-/* No denial: the network may have delayed the peer's request. Who tries again may be in time. */
+/* A stranger has not authenticated in time. This is not a refusal: the network may have delayed its request, and it
+ * may try again. */
 void gate_too_late(struct conn *c)
 {
     const bool early = c->peer->hurried && age_ms(c) < gate_auth_timeout_ms(c);
@@ -331,10 +334,10 @@ void gate_too_late(struct conn *c)
     const char *why = early ? ", and others wait for a place" : "";
     gate_refused(c, "not authenticated within %lld ms%s", ms, why);
     reply_error(&c->reply, "TIMEOUT not authenticated within %lld ms%s", ms, why);
-    be_no_stranger(c); /* its place is free before it has taken its last words */
+    be_no_stranger(c); /* frees its place before its last words are written */
 }
 
-/* No address beyond loopback takes more than its share of connections. */
+/* Limit connections per address; loopback is exempt. */
 static const char *too_many(struct conn *c)
 {
     const struct gate *g = c->s->o.gate;
@@ -355,7 +358,7 @@ const char *gate_peer_text(const struct conn *c)
     return c->peer ? peer_addr_text(&c->peer->addr) : "?"; /* a connection without a socket (tests/fuzz) */
 }
 
-/* Whoever finds our proof wrong does not send its own. */
+/* The peer left without a proof: it found ours wrong. */
 static void left_unconvinced(struct conn *c)
 {
     const struct gate *g = c->s->o.gate;
@@ -515,7 +518,8 @@ static const char *admit_remote(struct conn *c)
     return "NOPERM this server has no token file, so it takes connections of its own host only";
 }
 
-/* Before it could be asked: that is no refusal. One that is still there is of another network namespace, say. */
+/* Has the peer gone before the kernel could be asked about it? Then this is not a refusal. (If it is still there, it
+ * is, for example, in another network namespace.) */
 static bool has_left(int fd)
 {
     struct tcp_info info;
@@ -532,7 +536,7 @@ static const char *admit(struct conn *c)
     if (g ? g->o.insecure : !c->s->o.same_uid_only)
         return trust(c, TRUST_FULL, "anyone");
     if (g && gate_has_tokens(g) && !g->o.own_uid_only && !g->o.trust_local && !c->s->members)
-        return must_authenticate(c); /* whoever it is: no need to ask the kernel */
+        return must_authenticate(c); /* the answer is the same for every user, so do not ask the kernel */
     if (uv_fileno((uv_handle_t *)&c->tcp, &fd) < 0)
         return "ERR the connection is broken";
     int rc = peer_uid(&c->s->uid_asker, fd, &uid, &e);
@@ -549,7 +553,7 @@ static const char *admit(struct conn *c)
     return "NOPERM this server takes local connections of its own user only";
 }
 
-/* False: no memory, and it has no peer. */
+/* Set up c->peer. False: no memory. */
 static bool know_peer(struct conn *c)
 {
     struct gate *g = c->s->o.gate;

@@ -1,4 +1,4 @@
-/* Who proves more than its address and uid say; see gate.h. */
+/* Authentication by token, beyond what address and uid prove; see gate.h. */
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "rendezvousd/gate/tokens.h"
@@ -95,7 +95,7 @@ void gate_prove(struct conn *c, const struct request_arg *proof)
         reply_error(&c->reply, "ERR STORE.PROVE without STORE.AUTH before it");
         return;
     }
-    /* Between the two the token file may have been read again. */
+    /* the token file may have been read again since the challenge */
     const struct auth_token *t = tokens_find(g->tokens, c->peer->wants, strlen(c->peer->wants));
     bool right = auth_server_check(&c->peer->challenge, proof->p, proof->n) && t;
     if (!right)
@@ -105,7 +105,7 @@ void gate_prove(struct conn *c, const struct request_arg *proof)
     c->peer->wants[0] = 0;
 }
 
-/* Every token is compared, so that the time tells nothing. */
+/* Find the token. All are compared, so that the time taken reveals nothing. */
 static const struct auth_token *match(const struct tokens *tokens, const struct request_arg *user,
                                       const struct request_arg *password)
 {

@@ -1,4 +1,4 @@
-/* Who reads over HTTP: those who would be let in here as well. See gate.h. */
+/* Access over HTTP: for readers that would be admitted here, too. See gate.h. */
 #include "common/base/clock.h"
 #include "rendezvousd/gate/peer_uid.h"
 #include "rendezvousd/gate/tokens.h"

@@ -1,4 +1,4 @@
-/* The inside of the gate, shared by gate.c (who comes in) and gate_auth.c (who proves more). */
+/* Shared by gate.c (admission) and gate_auth.c (authentication). */
 #ifndef CRUN_RENDEZVOUSD_GATE_IMPL_H
 #define CRUN_RENDEZVOUSD_GATE_IMPL_H
 
@@ -8,9 +8,9 @@
 #include "rendezvousd/gate/peer_addr.h"
 #include "rendezvousd/net/gate.h"
 
-/* Where connections come from: one IPv4 address, one /64 of IPv6 (a host has a whole one), or a user of this host. */
+/* Where connections come from: one IPv4 address, one /64 of IPv6 (a host has a whole one), or one user of this host. */
 struct source {
-    uint8_t key[16]; /* of a /64 the first half, then zeroes; of a user: see user_of() */
+    uint8_t key[16]; /* of a /64 the first half, then zeroes; of a user see user_of() */
     size_t all, unauthenticated;
     UT_hash_handle hh;
 };
@@ -31,22 +31,23 @@ struct gate {
 struct gate_peer {
     struct peer_addr addr;
     struct auth_server challenge;
-    char wants[AUTH_PRINCIPAL_MAX + 1]; /* who it says it is, while a challenge stands */
+    char wants[AUTH_PRINCIPAL_MAX + 1]; /* while a challenge is open: the principal that it claims to be */
     bool audited;
-    bool by_token;                 /* it has proved who it is */
-    bool unauthenticated;          /* counted as such */
-    bool hurried;                  /* while all places are taken its time is shorter */
-    struct source *address, *from; /* from: where the stranger's place counts, of its user if that was asked for */
+    bool by_token;        /* it has proved who it is */
+    bool unauthenticated; /* counted as such */
+    bool hurried;         /* its time was shortened, because all places are taken */
+    /* from: the source in which the stranger is counted, its user's if that was asked for */
+    struct source *address, *from;
     struct principal *of;          /* who it has proved to be */
     struct conn *c;                /* whose peer it is */
     struct gate_peer *prev, *next; /* in gate.strangers, while unauthenticated */
 };
 
-/* c has proved to be `name`: everything is open to it. False: that one has too many connections; the error is in the
- * reply. */
+/* c has proved to be `name`: let it do everything. False: that principal has too many connections; the error is in
+ * the reply. */
 bool gate_raise(struct conn *c, const char *name);
 
-/* For the log: what a stranger sent may hold anything. Returns ret. */
+/* A printable form for the log of what a stranger sent. Returns ret. */
 const char *gate_printable(const char *text, char ret[AUTH_PRINCIPAL_MAX + 1]);
 
 #endif

@@ -1,9 +1,9 @@
-/* Listeners: sockets that clients come in by.
+/* Listeners: sockets on which clients connect.
  *
- * A client is left in the kernel's queue while a turn is over (turn.h), while too many have yet to authenticate
- * (gate.h), and while the process has no descriptor for it: then the listener rests. Accepting would fail again at
- * once, for ever, and serve nobody. Its socket stays, held by a second descriptor, and is looked at again after
- * REST_MS. */
+ * A client stays in the kernel's queue while a turn is over (turn.h), while too many clients have yet to
+ * authenticate (gate.h), and while the process has no free descriptor. In the last case the listener rests, because
+ * accepting would only fail again and again: its socket stays open through a second descriptor, and is used again
+ * after REST_MS. */
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/net/addr.h"
@@ -22,8 +22,8 @@
 struct listener {
     struct server *s;
     uv_tcp_t tcp;
-    int fd;       /* the socket, whether tcp has it or not */
-    bool waiting; /* a client is there, and may not come in yet */
+    int fd;       /* the socket; stays open even while tcp does not have it */
+    bool waiting; /* a client is there, but may not be accepted yet */
     bool open;    /* tcp is a handle of the loop */
     bool resting, dropped;
     struct listener *prev, *next;
@@ -75,8 +75,8 @@ static void on_turned_away(uv_handle_t *h)
     server_handle_closed(s);
 }
 
-/* A handle of the server's own takes the client that there is no memory for. The next one waits until that is closed,
- * which takes libuv a turn. */
+/* Accept one client. If there is no memory for it, a spare handle accepts and closes it; the next client waits until
+ * that is done, one turn of the loop. */
 static void accept_one(struct listener *l)
 {
     struct server *s = l->s;
@@ -105,8 +105,8 @@ static void on_connection(uv_stream_t *stream, int status)
         return;
     }
     s->turns.accept |= ++s->turns.accepted > TURN_ACCEPTS || turn_read_over(s);
-    l->waiting = s->turns.accept || !gate_make_room(s); /* libuv takes no more from the kernel's queue until this one
-                                                           is accepted */
+    /* libuv takes no further client from the kernel's queue until this one is accepted */
+    l->waiting = s->turns.accept || !gate_make_room(s);
     if (!l->waiting)
         accept_one(l);
 }
@@ -114,7 +114,7 @@ static void on_connection(uv_stream_t *stream, int status)
 void server_accept_waiting(struct server *s)
 {
     struct listener *l;
-    if (s->closing || s->turns.accept) /* then it is called again in the next turn */
+    if (s->closing || s->turns.accept) /* it is called again in the next turn */
         return;
     DL_FOREACH (s->listeners, l) {
         if (!l->waiting || !gate_make_room(s) || !l->waiting) /* who makes room may call this */
@@ -126,7 +126,7 @@ void server_accept_waiting(struct server *s)
 
 /* --- listening */
 
-/* Connections inherit these from their listener: five system calls less for each. */
+/* Set options that connections inherit from their listener, which saves five system calls for each. */
 static int listen_now(struct listener *l)
 {
     uv_tcp_nodelay(&l->tcp, 1);
@@ -145,7 +145,7 @@ static int open_handle(struct listener *l)
     return 0;
 }
 
-/* A handle on the socket that l has, from its second descriptor. */
+/* Make a handle for l's socket from its second descriptor. */
 static int take_up(struct listener *l)
 {
     int fd = fcntl(l->fd, F_DUPFD_CLOEXEC, 0);
@@ -205,7 +205,7 @@ static int add_listener(struct server *s, struct listener **ret, struct err *e)
     return 0;
 }
 
-/* Listen, and keep a second descriptor of the socket. */
+/* Begin to listen, and keep a second descriptor of the socket. */
 static int begin(struct listener *l)
 {
     int fd, rc = listen_now(l);

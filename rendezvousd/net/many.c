@@ -70,8 +70,9 @@ static void leave_line(struct conn *c)
     c->many.in_line = false;
 }
 
-/* Only a request that has the keys to itself makes a line. While that is served, each in it once, those who come wait
- * beside it: so it ends, and nobody who goes on asking is kept in one for ever. */
+/* Must c wait for the keys? Waiters form a line only behind a request that holds the keys. While the line is served,
+ * each once, newcomers wait beside it: so it ends, and a client that asks all the time cannot keep others in it for
+ * ever. */
 bool many_waits(struct conn *c)
 {
     struct space *sp = c->space;
@@ -143,7 +144,7 @@ void many_release(struct conn *c)
     give_back(c, c->many.reserved);
 }
 
-/* --- waiting: where a key is missing, all are named to a waiter */
+/* --- waiting: if a key is missing, all keys are given to a waiter */
 
 static void on_all_there(void *arg)
 {

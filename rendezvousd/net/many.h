@@ -1,14 +1,13 @@
-/* Requests of many names (DEL, MGET, MSET, waits): done a piece at a time, so that none of them holds the loop.
+/* Requests with many names (DEL, MGET, MSET, waits) are done in pieces, so that none of them blocks the loop.
  *
- * - A piece is MANY_NAMES names, or MANY_BYTES that are moved for them. The first one is done at once; what it leaves
- *   goes on as conn.work, in this turn as long as there is time, then in later ones.
- * - Such a request has the key-space to itself until it is done: whoever asks anything of the same keys waits for it
- *   (many_waits()). So a command is atomic, as Redis' are, however many names it has. Requests that touch no key go on,
- *   those of the rendezvous among them.
- * - Time stands still for these keys meanwhile: of those that expire together it finds all or none.
- * - Then it is the turn of those who wait, in the order they came, before whoever comes later and before its client's
- *   next request.
- * - If its client goes meanwhile, what only reads is given up; what changes keys is finished all the same. */
+ * - A piece is MANY_NAMES names, or MANY_BYTES moved for them. The first piece is done at once; the rest continues as
+ *   conn.work, in this turn if there is time, then in later ones.
+ * - Such a request holds the key-space until it is done: other requests on the same key-space wait (many_waits()). So a
+ *   command is atomic, as in Redis, with any number of names. Requests that touch no keys go on, among them those of
+ *   the rendezvous.
+ * - No key of the key-space expires meanwhile: of keys that expire together the request sees all or none.
+ * - Then the waiting requests are done in their order, before later ones, and before the client's next request.
+ * - If the client goes meanwhile, a request that only reads is given up; one that changes keys is finished. */
 #ifndef CRUN_RENDEZVOUSD_MANY_H
 #define CRUN_RENDEZVOUSD_MANY_H
 
@@ -25,10 +24,10 @@ struct waiter;
 #define MANY_BYTES (512 * 1024)
 
 struct many_ops {
-    /* Do it for one name, the words at a. Bytes that were moved for it; < 0: it ends here. */
+    /* Do it for one name; a: its words. Returns bytes moved for it; < 0: the request ends here. */
     int64_t (*one)(struct conn *c, const struct request_arg *a);
-    /* Answer. rc: 0, or what one() has returned; -ECANCELED: the client is gone. It may begin another one. NULL: one()
-     * has answered. */
+    /* Reply. rc: 0, or what one() returned; -ECANCELED: the client is gone. It may begin another request. NULL:
+     * one() has replied. */
     void (*end)(struct conn *c, int rc);
     bool changes; /* keys */
 };
@@ -37,17 +36,18 @@ struct many_ops {
 struct many_wait_ops {
     void (*there)(struct conn *c);          /* all exist: answer; c waits no more */
     void (*failed)(struct conn *c, int rc); /* -ENOSPC, -ENOMEM: answer */
-    const struct blocked_ops *blocked;      /* what c is blocked in until then; arg: its waiter */
+    const struct blocked_ops *blocked;      /* in what c is blocked until then; arg: its waiter */
 };
 
 /* What one is at; of a connection. */
 struct many {
-    const struct many_ops *ops;      /* NULL: there is none */
-    const struct request_arg *words; /* the request's own, which stay: nothing is read from the client meanwhile */
-    size_t count, at, stride;        /* how many words, the next one, how many a name has */
-    bool cut;                        /* there was more than a piece of it */
-    int64_t found;                   /* for those who count */
-    size_t reserved;                 /* bytes charged to the key-space for what many_set_one() is to store */
+    const struct many_ops *ops; /* NULL: there is none */
+    /* of the request itself; they stay, because nothing is read from the client meanwhile */
+    const struct request_arg *words;
+    size_t count, at, stride; /* number of words; index of the next one; words per name */
+    bool cut;                 /* the request has more than one piece */
+    int64_t found;            /* for those who count */
+    size_t reserved;          /* bytes charged to the key-space in advance for many_set_one() */
     const struct many_wait_ops *wait;
     struct waiter *waiter;
     int64_t timeout_ms;
@@ -55,28 +55,29 @@ struct many {
     struct conn *prev, *next;
 };
 
-/* Begin with the n words at a. The request is answered, now or later. */
+/* Begin a request with the n words at a. It is answered now or later. */
 void many_begin(struct conn *c, const struct many_ops *ops, const struct request_arg *a, size_t n, size_t stride);
 
-/* Another client has c's key-space to itself, or it is the turn of one who waited for that: c's request has to be asked
- * again, by conn.work. */
+/* Another client holds c's key-space, or those who waited for it are being served: c's request must be tried again,
+ * by conn.work. */
 bool many_waits(struct conn *c);
 
-/* c goes. True: it has changes to finish, by conn.work. */
+/* c closes. True: it has changes to finish, by conn.work. */
 bool many_leave(struct conn *c);
 
 /* --- of what they are made */
 
 int64_t many_exists_one(struct conn *c, const struct request_arg *a); /* -ENOENT: it does not */
-/* What one() returns that has put its answer behind the first `before` bytes of c->reply. */
+/* --- helpers for one() */
 int64_t many_replied(const struct conn *c, size_t before);
 
-/* All or nothing: room for all n words (a name, a value, ...), as if all were new, is asked for first. -ENOSPC. */
+/* Reserve room for all n words (name, value, ...) as if all were new, so that all of them or none is stored.
+ * -ENOSPC. */
 int many_reserve(struct conn *c, const struct request_arg *a, size_t n);
 int64_t many_set_one(struct conn *c, const struct request_arg *a);
-void many_release(struct conn *c); /* what is left of it; at the end */
+void many_release(struct conn *c); /* at the end: release the rest of it */
 
-/* Wait until all n keys exist; timeout_ms as in conn_block(). ops: for ever there. */
+/* Wait until all n keys exist; timeout_ms as in conn_block(). ops must stay for ever. */
 void many_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t timeout_ms,
                const struct many_wait_ops *ops);
 

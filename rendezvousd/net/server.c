@@ -1,4 +1,4 @@
-/* The server's life: options, in-process access, and an orderly end in which every handle is counted. */
+/* The server's life: options, access from the same process, and an orderly end in which every handle is counted. */
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "rendezvousd/gate/peer_addr.h"
@@ -46,7 +46,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
     struct server *s = malloc(sizeof *s);
     if (!s)
         return err_set(e, -ENOMEM, "no memory for a server");
-    memset(s, 0, offsetof(struct server, read_bytes)); /* the rest is no page of ours until a client speaks */
+    memset(s, 0, offsetof(struct server, read_bytes)); /* the rest takes no memory page until a client speaks */
     s->loop = loop;
     s->uid_asker = -1;
     s->expiry_ms = INT64_MAX;
@@ -129,7 +129,7 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
     turn_close(s);
     uv_close((uv_handle_t *)&s->accept_timer, on_timer_closed);
     uv_close((uv_handle_t *)&s->write_timer, on_timer_closed);
-    uv_close((uv_handle_t *)&s->expiry_timer, on_timer_closed); /* the last: done() is never called from in here */
+    uv_close((uv_handle_t *)&s->expiry_timer, on_timer_closed); /* the last one: done() is never called from in here */
 }
 
 /* --- in-process */

@@ -1,5 +1,5 @@
-/* The inside of the server, of its connections too, for what it is made of: fronts (RESP, TCPStore), gate, spaces,
- * commands. */
+/* The inside of the server and of its connections, for the modules of which it consists: fronts (RESP, TCPStore),
+ * gate, spaces, commands. */
 #ifndef CRUN_RENDEZVOUSD_SERVER_IMPL_H
 #define CRUN_RENDEZVOUSD_SERVER_IMPL_H
 
@@ -18,16 +18,15 @@
 
 struct listener; /* listen.c */
 
-/* A key-space and who waits in it. Connections hold references; the server holds one of its default
- * space. */
+/* A key-space and its waiters. Connections hold references; the server holds one to its default space. */
 struct space {
     struct keyspace *keys;
     struct waiters *waiters;
-    struct conn *holder;     /* NULL, or whose request has them to itself (many.h) */
-    struct conn *line;       /* who waits for it, in the order they came */
-    bool wake_one;           /* a key that comes wakes nobody by itself: whoever makes it calls waiters_created_one() */
-    int64_t expiry_ms;       /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
-    struct server *expiring; /* the server in whose list of such spaces it stands */
+    struct conn *holder;     /* the client whose request holds the keys (many.h); NULL: none */
+    struct conn *line;       /* clients that wait for it, in order */
+    bool wake_one;           /* a new key wakes no waiter by itself: the creator calls waiters_created_one() */
+    int64_t expiry_ms;       /* when the server's timer looks for expired keys; INT64_MAX: never */
+    struct server *expiring; /* the server in whose list `expiring` it is */
     struct space *prev, *next;
     struct barrier *barriers; /* who waits in TCPStore's BARRIER (tcpstore_barrier.c) */
     uint64_t changes;         /* requests that changed keys */
@@ -35,40 +34,42 @@ struct space {
     size_t refs;
 };
 
-/* Who may do what: decided by the gate (gate.h) when a connection comes, raised by authentication. */
+/* What a connection may do: decided by the gate (gate.h) when it connects, raised by authentication. */
 enum trust {
-    TRUST_NONE,  /* only commands marked COMMAND_OPEN, until it has authenticated */
+    TRUST_NONE,  /* only commands marked COMMAND_OPEN, until it authenticates */
     TRUST_STORE, /* the keys of its space */
     TRUST_FULL,  /* everything */
 };
 
-/* How a connection ended, as far as the peer's side can tell. */
+/* How a connection ended, as far as this side can tell. */
 enum conn_end {
     END_NONE,
-    END_OF_FILE, /* the peer closed it in good order: every holder of its socket is gone or has closed it */
+    END_OF_FILE, /* the peer closed in good order: every process that held its socket is gone, or has closed it */
     END_RESET,   /* broken; proves nothing */
     END_OURS,    /* we closed it */
 };
 
-/* What a connection is blocked in. The ops speak when it ends; each finds the connection unblocked already. */
+/* What a connection is blocked in. These functions are called when the wait ends; the connection is unblocked
+ * already. */
 struct blocked_ops {
     void (*timeout)(struct conn *c, void *arg); /* its time is over: reply */
     void (*forget)(struct conn *c, void *arg);  /* the connection goes: no reply */
     void (*interrupt)(struct conn *c,
-                      void *arg); /* the client's next request is here: reply, that one goes on. NULL: it has to wait */
+                      /* the client's next request is here: reply, and that request goes on. NULL: it must wait */
+                      void *arg);
 };
 
 /* What a connection's one timer stands for. */
 enum conn_timer {
     TIMER_NONE,
     TIMER_REQUEST, /* an unfinished request must be complete by then */
-    TIMER_BLOCKED, /* the end of what it is blocked in */
+    TIMER_BLOCKED, /* the wait that the client is blocked in ends */
     TIMER_AUTH,    /* it must have authenticated by then */
-    TIMER_LINGER,  /* the last words to a client must be taken by then */
+    TIMER_LINGER,  /* the client must have read its last replies by then */
 };
 
-/* What each request needs stands together, after the handle's own words; what few need, behind it: with a thousand
- * connections each line of memory that a request touches comes from afar. */
+/* Fields that each request needs come first, after the handle; rarely used ones come last: with a thousand
+ * connections each cache line that a request touches must come from main memory. */
 struct conn {
     struct server *s;
     uv_tcp_t tcp;
@@ -79,16 +80,16 @@ struct conn {
     enum trust trust;
     enum conn_timer timer_kind;
     bool writing, reading;
-    bool last_words; /* close once all replies are written; no further request */
+    bool last_words; /* close once all replies are written; execute no further request */
     bool closing;
     bool ready;                             /* in s->ready */
     bool busy;                              /* in s->turns.busy */
     bool unsent;                            /* in s->unsent */
     bool yields;                            /* others go first now (many.h) */
     struct tls_stream *tls;                 /* NULL: plain */
-    bool (*work)(struct conn *c);           /* NULL, or what its last request has left to do: called until it is true */
+    bool (*work)(struct conn *c);           /* the rest of its last request; called until it returns true; NULL: none */
     const struct blocked_ops *blocked;      /* NULL: not blocked */
-    struct rdzv_conn *rdzv;                 /* NULL, or what it has as a party of a job (command_rdzv_party.c) */
+    struct rdzv_conn *rdzv;                 /* its state as a party of a job (command_rdzv_party.c); NULL: it is none */
     struct conn *unsent_prev, *unsent_next; /* in s->unsent */
     size_t charged;                         /* bytes of its buffers in s->buffer_bytes */
     int64_t active_ms;                      /* the loop's time of its last command */
@@ -104,7 +105,7 @@ struct conn {
     int held_by;            /* what needs the struct still: conn.c */
     enum conn_end end;
     void *blocked_arg;
-    void (*on_close)(struct conn *c); /* NULL, or called once when the connection goes; c->end says how */
+    void (*on_close)(struct conn *c); /* called once when the connection closes; c->end says how; NULL: nothing to do */
     int64_t since_ms;                 /* the loop's time: accepted */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];
@@ -113,7 +114,7 @@ struct conn {
     struct conn *ready_prev, *ready_next;     /* in s->ready */
     struct conn *busy_prev, *busy_next;       /* in s->turns.busy */
     struct conn *written_prev, *written_next; /* in s->written, while writing */
-    size_t write_left; /* bytes of its write at the last look; looks since then that found the same */
+    size_t write_left; /* bytes of its write at the last look; how many looks since found the same */
     int idle_looks;
 };
 
@@ -128,15 +129,15 @@ struct server {
     struct waiter *remains;       /* of waiters in any of them (waiters_sweep()) */
     struct listener *listeners;
     uv_timer_t accept_timer; /* runs while listeners rest */
-    uv_tcp_t away;           /* a client that there is no memory for, as it is closed */
+    uv_tcp_t away;           /* accepts and closes a client for which there is no memory */
     bool turns_away;         /* it is a handle of the loop */
     struct conn *conns;
-    struct conn *ready;  /* woken: they go on when the request that woke them is answered */
-    struct conn *unsent; /* their replies go out before the loop sleeps */
+    struct conn *ready;  /* woken connections: they go on when the request that woke them is answered */
+    struct conn *unsent; /* connections whose replies are written before the loop sleeps */
     size_t unsent_count;
     struct turns turns;
-    struct conn *written;   /* what is being written waits for them to read it */
-    uv_timer_t write_timer; /* looks at them; runs while there are any */
+    struct conn *written;   /* connections with writes that wait for the client to read */
+    uv_timer_t write_timer; /* looks at these; runs while there are any */
     struct space *expiring; /* those with keys that expire */
     uv_timer_t expiry_timer;
     int64_t expiry_ms;      /* when it fires; INT64_MAX: not at all */
@@ -150,49 +151,51 @@ struct server {
     bool closing;
     void (*done)(void *arg);
     void *done_arg;
-    char read_bytes[READ_BYTES]; /* shared: a read is used up in its callback; the last: not cleared */
+    char read_bytes[READ_BYTES]; /* shared: each read is used up in its callback; last, because it is not cleared */
 };
 
 /* server.c */
 void server_handle_closed(struct server *s);
 
 /* listen.c */
-void server_accept_waiting(struct server *s); /* those who may not come in yet may do so now, as far as there is room */
+void server_accept_waiting(struct server *s); /* accept clients that had to wait, as far as there is room now */
 void listeners_close(struct server *s);
 
 /* space.c */
 int space_create(struct space **ret, struct server *s, size_t max_bytes); /* with one reference; -ENOMEM */
 struct space *space_hold(struct space *sp);
 void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
-/* Tell its keys the loop's time, before they are looked at. It stands still while a request has them to itself. */
+/* Give the key-space the loop's time before its keys are used. The time does not advance while a request holds the
+ * keys. */
 void space_tick(struct space *sp, const struct server *s);
 void space_expect_expiry(struct space *sp,
-                         struct server *s); /* have the timer look for what may expire sooner now: after each read */
-void space_expire(struct server *s); /* the timer's work: delete what is due, for a turn; look again when the next is */
+                         struct server *s); /* after each request: set the timer if a key expires sooner now */
+void space_expire(struct server *s);        /* called by the timer: delete expired keys, for a turn, and set it again */
 
 /* command_rdzv_party.c */
 void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party */
 void server_close_door(struct server *s);
 
 /* conn.c */
-/* -ENOMEM: there is no memory even to accept it. */
+/* Accept a client. -ENOMEM: there is not even memory to accept it. */
 int conn_accept(struct server *s, uv_stream_t *listener);
 void conn_close(struct conn *c);
-void conn_finish(struct conn *c);                      /* close, once what is being written is written, at most 1 s */
+void conn_finish(struct conn *c);                      /* close when present writes are done, within 1 s */
 void conn_trusted(struct conn *c);                     /* it has authenticated: no hurry any more */
 void conn_use_space(struct conn *c, struct space *sp); /* from now on; not while blocked */
 
-/* Nothing more of this client is executed until it is unblocked, by conn_wake() or by an end that ops tell. timeout_ms
- * < 0: no time limit. */
+/* Execute no further request of this client until conn_wake(), or until an end that ops report. timeout_ms < 0: no
+ * limit. */
 void conn_block(struct conn *c, const struct blocked_ops *ops, void *arg, int64_t timeout_ms);
-/* The reply is in c->reply: unblock. It goes on (is written, executes what it has sent ahead) once the request that
- * woke it is answered. */
+/* The reply is in c->reply: unblock. The connection goes on (its reply is written, its next requests are executed)
+ * when the request that woke it is answered. */
 void conn_wake(struct conn *c);
-/* turn.c: let all woken connections go on, until the turn is over. After whatever woke them, outside of any request. */
+/* turn.c: continue all woken connections until the turn is over. Call it after what woke them, outside of any
+ * request. */
 void conn_drain_ready(struct server *s);
 
 /* command.c */
-/* Answer one request into c->reply (or block c). False: its keys are another client's for now (many_waits()). */
+/* Execute one request into c->reply (or block c). False: another client holds the keys now (many_waits()). */
 bool command_execute(struct conn *c, const struct request *rq);
 
 #endif

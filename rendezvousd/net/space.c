@@ -1,10 +1,10 @@
-/* A key-space with those who wait in it, and the server's one timer that makes keys expire which nobody asks for. */
+/* A key-space and its waiters, and the server's one timer, which deletes expired keys that nobody asks for. */
 #include "rendezvousd/net/server_impl.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <utlist.h>
 
-#define EXPIRE_AT_ONCE 1000 /* keys of one space, so that clients are served in between */
+#define EXPIRE_AT_ONCE 1000 /* keys of one space per turn, so that clients are served in between */
 
 static void on_change(void *arg, enum key_change what, const char *key, size_t key_len)
 {
@@ -66,7 +66,7 @@ static void on_timer(uv_timer_t *t)
     conn_drain_ready(s);
 }
 
-/* A key is gone one millisecond after its time. */
+/* Set the timer. A key is gone one millisecond after its time. */
 static void arm(struct server *s, int64_t at_ms)
 {
     int64_t now = (int64_t)uv_now(s->loop);
@@ -88,7 +88,7 @@ void space_expire(struct server *s)
             sp->expiry_ms = keyspace_next_expiry(sp->keys);
             DL_DELETE(s->expiring, sp);
             if (sp->expiry_ms < INT64_MAX)
-                DL_APPEND(s->expiring, sp); /* behind those whose keys wait for the next turn */
+                DL_APPEND(s->expiring, sp); /* behind spaces whose keys wait for the next turn */
             else
                 sp->expiring = NULL;
         }

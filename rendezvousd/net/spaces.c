@@ -10,10 +10,10 @@ struct named_space {
     struct space *space;
     UT_hash_handle hh;
     size_t n;
-    char name[]; /* n bytes: the principal; of a job a 0 and its run id besides */
+    char name[]; /* n bytes: the principal; for a job also a 0 and its run id */
 };
 
-/* Its name alone, to be freed. NULL: no memory. */
+/* Make a struct with only the name; the caller frees it. NULL: no memory. */
 static struct named_space *name_it(const char *principal, const char *run)
 {
     const size_t n = strlen(principal), m = run ? strlen(run) + 1 : 0;
@@ -34,7 +34,7 @@ static struct named_space *find_space(struct server *s, const struct named_space
     return found;
 }
 
-/* What all key-spaces of one principal take, as long as the server lives. */
+/* Memory that all key-spaces of one principal take; lives as long as the server. */
 struct share {
     struct keyspace_total total;
     UT_hash_handle hh;

@@ -1,4 +1,4 @@
-/* How long things took: counted by upper bounds, as Prometheus' histograms are. Pure. */
+/* Histogram of durations: counted by upper bounds, as in Prometheus. Pure. */
 #ifndef CRUN_RENDEZVOUSD_TIMES_H
 #define CRUN_RENDEZVOUSD_TIMES_H
 

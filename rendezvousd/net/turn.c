@@ -6,9 +6,9 @@
 #include <utlist.h>
 
 #define MODULE "server"
-#define SWEPT_AT_ONCE 2000 /* keys, and names that were waited for: a fraction of a millisecond */
+#define SWEPT_AT_ONCE 2000 /* keys and awaited names per sweep: a fraction of a millisecond */
 
-/* Good to a few milliseconds, and read in a few nanoseconds: after each request. */
+/* A clock with a precision of a few milliseconds that takes nanoseconds to read: it is read after each request. */
 static int64_t coarse_ms(void)
 {
     struct timespec t;
@@ -37,7 +37,7 @@ bool turn_read_over(struct server *s)
 
 /* --- one connection */
 
-/* Execute one request, or a piece of what the last one left to do. False: there is none, or it has to wait. */
+/* Execute one request, or a piece of the last one. False: there is none, or it must wait. */
 static bool execute_one(struct conn *c)
 {
     if (c->closing || c->last_words || !c->front)
@@ -176,7 +176,7 @@ void conn_drain_ready(struct server *s)
     }
 }
 
-/* Each at most once: who is busy still goes to the end of the queue. */
+/* Continue each busy connection once; if it is still busy, it goes to the end of the queue. */
 static void run_busy(struct server *s)
 {
     const struct conn *last = s->turns.busy ? s->turns.busy->busy_prev : NULL;
@@ -208,7 +208,7 @@ static void on_idle(uv_idle_t *h)
     turn_run(h->data);
 }
 
-/* What was woken inside of a request, or answered, is written before the loop sleeps. */
+/* Write replies that were made in this turn before the loop sleeps. */
 static void flush_all(struct server *s)
 {
     while (s->unsent && !turn_over(s)) {
@@ -235,7 +235,7 @@ static void on_prepare(uv_prepare_t *h)
         uv_idle_stop(&t->more);
 }
 
-/* The loop's clock was read as the network had been looked at. */
+/* Called after the loop has looked at the network and read its clock. */
 static void on_check(uv_check_t *h)
 {
     struct server *s = h->data;

@@ -1,5 +1,5 @@
-/* What the request parsers have in common: received bytes, where the current request stands among them, and its
- * arguments, which are places until the request is complete, as the bytes may move. */
+/* Shared by the request parsers: received bytes, the position of the current request, and its arguments. These are
+ * offsets until the request is complete, because the bytes may move. */
 #ifndef CRUN_RENDEZVOUSD_ARGBUF_H
 #define CRUN_RENDEZVOUSD_ARGBUF_H
 
@@ -9,7 +9,7 @@
 
 struct err;
 
-#define ARGBUF_KEEP_BYTES (16 * 1024) /* an idle one gives back more than this */
+#define ARGBUF_KEEP_BYTES (16 * 1024) /* an idle buffer frees more than this */
 
 struct request_arg {
     union {
@@ -31,10 +31,9 @@ struct argbuf {
 void argbuf_init(struct argbuf *a, size_t max_bytes);
 void argbuf_free(struct argbuf *a);
 
-/* Forget the request that was handed out; large memory goes back once nothing is left to parse. */
+/* Forget the request that was returned; free large memory if nothing is left to parse. */
 void argbuf_retire(struct argbuf *a);
-/* Take bytes from the network, of a request that is not complete. 0, -ENOMEM, -E2BIG. Pointers into `in` hold no
- * longer. */
+/* Add bytes from the network to an incomplete request. 0, -ENOMEM, -E2BIG. Pointers into `in` become invalid. */
 int argbuf_feed(struct argbuf *a, const void *data, size_t n);
 int argbuf_add(struct argbuf *a, size_t at, size_t n, struct err *e); /* the next argument; -ENOMEM */
 void argbuf_point(struct argbuf *a);                                  /* the request is complete: set argv[].p */

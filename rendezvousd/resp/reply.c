@@ -14,7 +14,7 @@ static char *make_room(struct reply *r, size_t n)
     return r->out.data + r->out.len;
 }
 
-/* Room for n bytes at the end, NULL if there is none. */
+/* Room for n bytes at the end; NULL if there is none. */
 static inline char *room(struct reply *r, size_t n)
 {
     bool there = !r->failed && r->out.cap - r->out.len > n && r->out.len + n <= r->out.max;
@@ -39,7 +39,8 @@ void reply_raw(struct reply *r, const void *p, size_t n)
 
 #define NUMBER_BYTES (1 + DIGITS_MAX + 2)
 
-/* "<type><number>\r\n" to p, which has room for NUMBER_BYTES. */
+/* Write "<type><number>\r
+ * " to p, which has room for NUMBER_BYTES. */
 static inline char *write_number(char *p, char type, int64_t v)
 {
     *p++ = type;
@@ -69,7 +70,7 @@ void reply_error(struct reply *r, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    for (char *p = text; *p; p++) /* what a client sent may be quoted here: it must not end the line */
+    for (char *p = text; *p; p++) /* text that a client sent may be quoted here: it must not end the line */
         if (*p == '\r' || *p == '\n')
             *p = ' ';
     reply_raw(r, "-", 1);

@@ -1,5 +1,5 @@
-/* RESP2 replies, appended to a bounded buffer. What does not fit sets `failed`, which the connection looks at once per
- * request. */
+/* RESP2 replies, appended to a bounded buffer. A reply that does not fit sets `failed`, which the connection checks
+ * once per request. */
 #ifndef CRUN_RENDEZVOUSD_REPLY_H
 #define CRUN_RENDEZVOUSD_REPLY_H
 
@@ -19,6 +19,6 @@ void reply_bulk(struct reply *r, const void *p, size_t n);
 void reply_text(struct reply *r, const char *s); /* a bulk string */
 void reply_nil(struct reply *r);
 void reply_array(struct reply *r, size_t n);              /* n replies follow */
-void reply_raw(struct reply *r, const void *p, size_t n); /* as it is: replies that were made elsewhere */
+void reply_raw(struct reply *r, const void *p, size_t n); /* copy a reply that was made elsewhere */
 
 #endif

@@ -102,8 +102,8 @@ static int protocol_error(struct request_parser *p, struct err *e, const char *w
     return err_set(e, -EPROTO, "Protocol error: %s", what);
 }
 
-/* A number of at most nine digits and its line end, as most headers are: 3 % of a pipelined request less than by
- * request_i64(). Bytes that both take; 0: something else, or more bytes are needed. */
+/* Parse a number of at most nine digits and its line end, like most headers; faster than request_i64() by 3 % of a
+ * pipelined request. Returns the bytes of both; 0: something else, or more bytes are needed. */
 static size_t short_line(const char *line, size_t have, int64_t *ret)
 {
     const size_t most = have < 9 ? have : 9;
@@ -117,7 +117,8 @@ static size_t short_line(const char *line, size_t have, int64_t *ret)
     return n + 2;
 }
 
-/* The number in the header line at pos. 1 and the position after it, 0 for more bytes, or a protocol error. */
+/* Parse the number in the header line at pos. 1: done, pos is behind it; 0: more bytes are needed; or a protocol
+ * error. */
 static int header(struct request_parser *p, const char *too_big, const char *invalid, int64_t *ret, struct err *e)
 {
     const char *line = p->args.in.data + p->args.pos + 1; /* after '*' or '$' */
@@ -135,7 +136,7 @@ static int header(struct request_parser *p, const char *too_big, const char *inv
     return 1;
 }
 
-/* One argument of a multi-bulk request: its header, then its bytes. 1 when it is there. */
+/* Parse one argument of a multi-bulk request: its header, then its bytes. 1: it is complete. */
 static int bulk(struct request_parser *p, struct err *e)
 {
     if (p->bulk_len < 0) {
@@ -190,7 +191,7 @@ static int multibulk(struct request_parser *p, struct err *e)
     return 1;
 }
 
-/* What follows a backslash in double quotes; *s stands on the backslash and ends on the last byte used. */
+/* Parse an escape in double quotes; *s points at the backslash, and at the last byte used afterwards. */
 static char unescape(const char **s, const char *end)
 {
     const char *c = *s + 1;
@@ -205,7 +206,7 @@ static char unescape(const char **s, const char *end)
     return at ? to[at - from] : *c;
 }
 
-/* One word of an inline request, unquoted to *out. Returns where it ends, NULL if its quotes do not balance. */
+/* Parse one word of an inline request, unquoted into *out. Returns its end; NULL if quotes do not balance. */
 static const char *word(const char *s, const char *end, char **out)
 {
     char quote = 0;

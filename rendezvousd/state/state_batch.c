@@ -1,5 +1,5 @@
-/* Writing: what has gathered goes through a door to the process that writes (state_writer.h), one batch at a time. A
- * process that ends takes the batch with it; the next one goes through another door. */
+/* Sends batches of changes to the process that writes (state_writer.h), one at a time, through a connection (a
+ * *door*). If that process ends, the batch is lost with the door; the next batch opens another one. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -16,8 +16,8 @@
 
 #define MODULE "state"
 #define BATCH_BYTES ((size_t)64 << 20)
-#define FOLLOW_MS 1000 /* from the end of its doors to that of the process */
-#define RETRY_MS 100   /* from a failure to another try; twice as long each time, up to */
+#define FOLLOW_MS 1000 /* ms from the end of its doors to the end of the process */
+#define RETRY_MS 100   /* ms between a failure and another try; doubled each time, up to */
 #define RETRY_MOST_MS 30000
 
 /* --- what flies */
@@ -30,7 +30,7 @@ void dir_mark_(struct dir_home *h)
     h->dirty = true;
 }
 
-/* What is dirty, as one batch; what would make it too large comes with the next. */
+/* Make a batch of what is dirty; what would make it too large comes with the next. */
 static int take_off(struct state_dir *d)
 {
     struct dir_home *h, *next;
@@ -174,7 +174,7 @@ static int receive_some(struct state_dir *d)
     return 1;
 }
 
-/* One that flies: 1: it has landed, or is lost with its door. */
+/* Continue the batch under way. 1: it has landed (was written), or is lost with its door. */
 static int go_on(struct state_dir *d)
 {
     int rc = send_some(d);
@@ -242,7 +242,7 @@ static uv_timer_t *timer_of(struct state_dir *d)
     return d->retry;
 }
 
-/* Where there is no memory for a timer it is tried at the end. */
+/* Set the timer for another try. If there is no memory for a timer, it is tried at the end. */
 void dir_retry_later_(struct state_dir *d)
 {
     uv_timer_t *t = d->ends ? NULL : timer_of(d);
@@ -266,7 +266,7 @@ static bool is_settled(struct state_dir *d, int64_t deadline)
     return true;
 }
 
-/* The disk does not answer: whatever is left of logs is let go of. */
+/* The disk does not answer: give up what is left to write. */
 static void abandon(struct state_dir *d, int64_t waited_ms)
 {
     log_error(MODULE,

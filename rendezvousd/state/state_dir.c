@@ -1,4 +1,4 @@
-/* The state directory: taking it over, reading every log of it once, and letting it go. See state_dir.h. */
+/* The state directory: opens it, reads every log of it once, and closes it. See state_dir.h. */
 #include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
@@ -23,7 +23,7 @@
 #include "rendezvousd/state/state_writer.h"
 
 #define MODULE "state"
-#define LAST_MS 2000 /* for a disk that does not answer, at the end */
+#define LAST_MS 2000 /* ms at the end for a disk that does not answer */
 
 /* --- the logs that are there */
 
@@ -94,7 +94,7 @@ static int list_logs(struct state_dir *d, struct err *e)
     return rc < 0 ? err_set(e, rc, "no memory for the names of jobs") : 0;
 }
 
-/* What else is wrong with it is seen when it is loaded. */
+/* Check only the version: other faults show when the log is loaded. */
 static int check_version(struct state_dir *d, const char *id, struct err *e)
 {
     char name[DIR_ID_MAX + 8], head[STATE_LOG_HEADER_MAX];
@@ -110,7 +110,8 @@ static int check_version(struct state_dir *d, const char *id, struct err *e)
     return err_set(e, ERR_MISMATCH, "job log '%s/jobs/%s': %s", d->path, name, why.text);
 }
 
-/* Before anything is touched: whoever started the wrong version can go back to the right one. */
+/* Check all logs before anything is changed, so that a user who started the wrong version can go back to the right
+ * one. */
 static int check_versions(struct state_dir *d, struct err *e)
 {
     TRY(list_logs(d, e));
@@ -121,7 +122,7 @@ static int check_versions(struct state_dir *d, struct err *e)
 
 /* --- opening */
 
-/* The daemon is asked about DIR by this path when another process is to write there. */
+/* Resolve DIR to a path without links, by which another process opens it. */
 static int resolve_path(struct state_dir *d, const char *path, struct err *e)
 {
     struct stat now, st;
@@ -291,7 +292,7 @@ int dir_read(struct dir_home *h, struct buf *ret, struct err *e)
     return rc;
 }
 
-/* What was read of it is forgotten; the file stays for whoever wants to look at it. */
+/* Rename a damaged log. What was read of it is dropped; the file stays for inspection. */
 static int set_aside(struct state_dir *d, const char *name, const struct err *why, struct err *e)
 {
     char aside[DIR_ID_MAX + 16];
@@ -324,7 +325,7 @@ static int hand_out(struct state_dir *d, const char *id, int (*take)(void *arg, 
     return rc < 0 ? err_set(e, rc, "job log 'jobs/%s' of the state directory: %s", name, why.text) : 0;
 }
 
-/* What a rewrite has left when the daemon or its host died. */
+/* Remove files that an interrupted rewrite has left. */
 static void remove_unfinished(struct state_dir *d)
 {
     DIR *all = list_dir(d->jobs_fd);

@@ -16,7 +16,7 @@ static bool is_ours(const struct stat *st)
     return st->st_uid == geteuid() || st->st_uid == 0;
 }
 
-/* Closes fd where it is none of ours. */
+/* Check owner and mode; fd is closed if the check fails. */
 static int check(int fd, const char *path, bool is_top, struct err *e)
 {
     struct stat st;
@@ -68,7 +68,7 @@ int state_folder_within(int dir, const char *path, const char *name, bool make, 
     return fd < 0 ? err_errno(e, errno, "'%s'", whole) : check(fd, whole, false, e);
 }
 
-/* O_NONBLOCK: a FIFO of somebody's holds nobody up. It means nothing to a regular file. */
+/* O_NONBLOCK: so that opening somebody's FIFO does not block. It has no effect on a regular file. */
 int state_folder_file(int dir, const char *name, int flags)
 {
     struct stat st;

@@ -1,4 +1,4 @@
-/* The homes of jobs in a state directory: what is to be written of each, and what becomes of it.
+/* The homes of jobs in a state directory: what must be written for each, and how that ends.
  *
  *   append ──► pending ──► a batch (state_batch.c) ──► landed: it stands
  *                             └─ failed: the file is to go, for it lacks what is told from now on.
@@ -151,7 +151,7 @@ void dir_retry_(struct state_dir *d)
         first = first || !wants_room(h) ? first : h;
         again = again || h->file == DIR_GOES || wants_room(h);
     }
-    if (first) { /* the next time it is another one's turn */
+    if (first) { /* so that the next time another log is asked for */
         DL_DELETE(d->homes, first);
         DL_APPEND(d->homes, first);
         first->base.rewrite(first->base.arg);
@@ -202,7 +202,7 @@ static int frame(struct dir_home *h, const struct rdzv_write *w)
     return rdzv_frame_put(&h->pending, ++h->records, w->decision->data, w->decision->len);
 }
 
-/* What no memory could be found for is as lost as what no disk takes. */
+/* Append a text. If there is no memory for it, the log counts as lost, as if the disk had refused it. */
 static int dir_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e)
 {
     struct dir_home *h = (struct dir_home *)base;

@@ -42,8 +42,9 @@ int state_log_check(const char *p, size_t n, size_t *ret, struct err *e)
     return 0;
 }
 
-/* What one unfinished write can leave behind holds no whole frame that comes after the bad one. A sum is computed only
- * where a later number stands, and for a bounded number of places: nobody can make this slow with a prepared file. */
+/* Is there a whole frame after a bad one? An unfinished write never leaves that, so it means damage. A checksum is
+ * computed only where a higher number stands, and for a limited number of places, so that a prepared file cannot
+ * make this slow. */
 static bool frame_follows(const char *p, size_t n, uint32_t after)
 {
     struct rdzv_frame f;

@@ -15,9 +15,9 @@
 #include "rendezvousd/state/state_writer.h"
 
 #define MODULE "state"
-#define REAP_MS 20 /* the rest of an end that no disk holds up */
+#define REAP_MS 20 /* ms for the kernel to finish a process's end, unless a disk blocks it */
 
-/* Whether it has ended, within so many milliseconds. */
+/* Has the process ended, within most_ms? */
 static bool reap(pid_t pid, int64_t most_ms)
 {
     struct pollfd f = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};

@@ -46,7 +46,7 @@ static int append(int dir, const char *name, const char *text, size_t n)
 
 int dir_renew(int dir, const char *name, const char *fresh, const char *text, size_t n)
 {
-    unlinkat(dir, fresh, 0); /* of a daemon that died, or somebody's link */
+    unlinkat(dir, fresh, 0); /* left by a daemon that died, or somebody's link */
     const int fd = state_folder_file(dir, fresh, O_WRONLY | O_CREAT | O_EXCL);
     int rc = fd < 0 ? fd : write_and_close(fd, text, n);
     if (rc == 0 && renameat(dir, fresh, dir, name) < 0)
@@ -84,7 +84,7 @@ static int carry_out(int dir, const char *id, enum dir_op op, const char *text, 
                    : op == DIR_REMOVE ? remove_file(dir, name)
                    : op == DIR_ASIDE  ? set_aside(dir, name)
                                       : 0;
-    return rc == ERR_REFUSED ? -EPERM : rc; /* a word of the system's for the log */
+    return rc == ERR_REFUSED ? -EPERM : rc; /* -EPERM, so that the log shows the system's words */
 }
 
 static int write_batch(int dir, struct home_pieces in, struct buf *out)
@@ -103,7 +103,7 @@ static int write_batch(int dir, struct home_pieces in, struct buf *out)
 
 /* --- the door */
 
-/* The lock goes with the process that has it, however that ends, which takes a moment. */
+/* Lock the directory. A dead process may hold the lock for a moment, until the kernel has ended it. */
 static int lock(int dir, int *ret)
 {
     const int64_t deadline = clock_deadline(LOCK_MS);
@@ -116,7 +116,8 @@ static int lock(int dir, int *ret)
     return 0;
 }
 
-/* The daemon has looked at them and named what is wrong; for one that is started again they are looked at again. */
+/* Open the directories. The daemon has checked them and named faults; if this process is started again, it checks
+ * them again. */
 static int enter(const char *path, int *ret_lock, int *ret_jobs)
 {
     const int dir = state_folder_again(path);

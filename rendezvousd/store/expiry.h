@@ -1,5 +1,5 @@
-/* Deadlines in the order they come due: a binary heap, since libuv's and uthash's are of no use here. Each deadline
- * stands inside the thing that expires. Pure: no clock. */
+/* Deadlines in the order in which they come due: a binary heap that links structs embedded in the expiring objects.
+ * Pure: no clock. */
 #ifndef CRUN_RENDEZVOUSD_EXPIRY_H
 #define CRUN_RENDEZVOUSD_EXPIRY_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct deadline {
-    int64_t at;   /* ms; meaningful while it stands in a heap */
+    int64_t at;   /* ms; valid while it is in a heap */
     size_t place; /* in the heap, from 1; 0: in none */
 };
 
@@ -16,10 +16,10 @@ struct expiry {
     size_t n, cap;
 };
 
-int expiry_reserve(struct expiry *h); /* so that one more expiry_set() cannot fail; -ENOMEM */
+int expiry_reserve(struct expiry *h); /* makes sure that one more expiry_set() cannot fail; -ENOMEM */
 int expiry_set(struct expiry *h, struct deadline *d, int64_t at); /* in the heap or not yet; -ENOMEM */
 void expiry_remove(struct expiry *h, struct deadline *d);         /* no-op if it stands in none */
 struct deadline *expiry_first(const struct expiry *h);            /* the soonest; NULL: none */
-void expiry_free(struct expiry *h);                               /* the heap's memory; the deadlines are not touched */
+void expiry_free(struct expiry *h);                               /* frees the heap's memory, not the deadlines */
 
 #endif

@@ -1,7 +1,7 @@
-/* See glob.h. Only the last '*' seen is ever gone back to. */
+/* Matches Redis' key patterns (glob.h). After a mismatch only the newest '*' is tried again. */
 #include "rendezvousd/store/glob.h"
 
-/* [set] at p (after the bracket): whether it holds c; *p moves behind it. An unclosed set ends with the pattern. */
+/* Does the [set] at p (after the bracket) contain c? *p moves behind it. An unclosed set ends with the pattern. */
 static bool in_set(const char **p, const char *end, unsigned char c)
 {
     bool negated = *p < end && **p == '^', found = false;
@@ -26,7 +26,7 @@ static bool in_set(const char **p, const char *end, unsigned char c)
     return found != negated;
 }
 
-/* Whether one element of the pattern (not '*') takes c; *p moves behind it. */
+/* Does one element of the pattern (not '*') match c? *p moves behind it. */
 static bool one(const char **p, const char *end, char c)
 {
     char e = *(*p)++;
@@ -49,7 +49,7 @@ bool glob_match(const char *pattern, size_t pattern_len, const char *text, size_
 {
     const char *p = pattern, *p_end = p + pattern_len, *t = text, *t_end = t + text_len;
     const char *star = NULL, *star_text = NULL;
-    while (t < t_end && star != p_end) { /* a star that ends the pattern takes the rest */
+    while (t < t_end && star != p_end) { /* a star at the pattern's end matches the rest */
         const char *next = p;
         bool is_star = p < p_end && *p == '*', fits = !is_star && p < p_end && one(&next, p_end, *t);
         if (!spend((uint64_t)(next - p) + 1, work)) /* a set may be long */

@@ -1,6 +1,6 @@
-/* Redis' key patterns: * ? [abc] [^a] [a-z] \x. A text takes at most O(pattern x text) steps. Each comes out of *work,
- * and once that is used up nothing matches: with one GLOB_WORK for all texts of a request no pattern can stall the
- * server. */
+/* Redis' key patterns: * ? [abc] [^a] [a-z] \x. A text takes at most O(pattern x text) steps. Steps are subtracted
+ * from *work, and when it is used up nothing matches: with one GLOB_WORK for all texts of a request no pattern can
+ * stall the server. */
 #ifndef CRUN_RENDEZVOUSD_GLOB_H
 #define CRUN_RENDEZVOUSD_GLOB_H
 

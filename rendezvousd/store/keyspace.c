@@ -1,13 +1,13 @@
-/* See keyspace.h. Tables of uthash; the key is stored in its entry, the value beside it so that it can grow. A table
- * has 2^n buckets and only ever doubles (or starts anew when empty), so a cursor that counts buckets from their highest
- * bit down misses nothing. */
+/* The keys of a key-space in hash tables (keyspace.h). Tables of uthash; the key is stored in its entry, the value
+ * beside it so that it can grow. A table has 2^n buckets and only doubles (or starts anew when empty), so a cursor
+ * that counts buckets from their highest bit down misses nothing. */
 #include "rendezvousd/store/keyspace_impl.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FREED_AT_ONCE 64 /* items of a queue; a longer one is swept up later */
-#define FREED_BYTES 8192 /* of a large value take as long as a small key */
+#define FREED_AT_ONCE 64 /* items of a queue freed at once; the rest is freed later */
+#define FREED_BYTES 8192 /* bytes of a large value that take as long to free as a small key */
 
 int keyspace_create(struct keyspace **ret, size_t max_bytes)
 {
@@ -78,7 +78,7 @@ void key_charge(struct keyspace *k, struct key *en)
     en->charged = now;
 }
 
-/* --- what is freed later: chains of entries by hh.next; hh.prev of a chain's first entry leads to the next chain */
+/* --- what is freed later: chains of entries linked by hh.next; hh.prev of a chain's first entry is the next chain */
 
 static void free_entry(struct key *en)
 {
@@ -100,7 +100,7 @@ static void leave_chain(struct keyspace_total *t, struct key *first)
     t->remains = first;
 }
 
-/* What is left in a chain counts in the topmost total alone. */
+/* Bytes of a chain that is freed later count only in the topmost total. */
 static void count_as_left(struct keyspace_total *t, size_t bytes)
 {
     for (; t && t->above; t = t->above)
@@ -118,7 +118,7 @@ static void shorten(struct key *en, size_t items)
     }
 }
 
-/* How many small keys it takes as long as to free this one. */
+/* The cost of freeing this key, in small keys. */
 static size_t weight(const struct key *en)
 {
     return 1 + en->charged / FREED_BYTES;
@@ -337,7 +337,7 @@ size_t keyspace_expire_due(struct keyspace *k, size_t at_most)
     return n;
 }
 
-/* --- walks: a cursor is a bucket's, above the number of its part */
+/* --- walks: a cursor is a bucket number with the number of the part in its low bits */
 
 static uint64_t reversed(uint64_t v)
 {
@@ -347,7 +347,7 @@ static uint64_t reversed(uint64_t v)
     return r;
 }
 
-/* The bucket after this one; 0: it was the last. */
+/* Visit a bucket and return the next one; 0: it was the last. */
 static uint64_t scan_part(const struct keyspace *k, const struct key *part, uint64_t bucket, keyspace_visit *visit,
                           void *arg)
 {

@@ -1,4 +1,4 @@
-/* The inside of a key-space, for keyspace*.c: table, life and expiry; strings; queues. */
+/* The inside of a key-space, shared by keyspace*.c: table, life and expiry; strings; queues. */
 #ifndef CRUN_RENDEZVOUSD_KEYSPACE_IMPL_H
 #define CRUN_RENDEZVOUSD_KEYSPACE_IMPL_H
 
@@ -8,8 +8,8 @@
 
 #include "common/base/seeded_hash.h"
 
-/* A table of a million keys takes 90 ms to grow, and nothing else is served meanwhile: many small ones, each of which
- * grows alone. */
+/* number of tables: one of a million keys would take 90 ms to grow, and nothing else would be served; many small
+ * ones grow one at a time. */
 #define PART_BITS 5
 #define PARTS (1 << PART_BITS)
 
@@ -27,7 +27,7 @@ struct key {
     UT_hash_handle hh;
     struct deadline expiry;
     enum key_type type;
-    bool fresh; /* made, and not yet reported to the observer */
+    bool fresh; /* created, but the observer was not called yet */
     union {
         struct text text;
         struct queue queue;
@@ -38,8 +38,8 @@ struct key {
 };
 
 struct keyspace {
-    struct key *parts[PARTS]; /* by the hash's highest bits: uthash takes the lowest */
-    size_t count, queues;     /* keys, and those of them that hold a queue */
+    struct key *parts[PARTS]; /* chosen by the hash's highest bits; uthash uses the lowest */
+    size_t count, queues;     /* number of keys; of those, keys that hold a queue */
     size_t bytes, key_bytes;  /* of everything, and of the keys alone */
     size_t max_bytes;
     struct expiry expiry;

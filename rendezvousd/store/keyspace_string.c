@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMALL_BYTES 24 /* values up to this size keep their memory as they change */
+#define SMALL_BYTES 24 /* values up to this size keep their memory when they change */
 
 const char *keyspace_get(struct keyspace *k, const char *key, size_t key_len, size_t *ret_len)
 {
@@ -16,7 +16,7 @@ const char *keyspace_get(struct keyspace *k, const char *key, size_t key_len, si
     return en->text.p;
 }
 
-/* Give the value room for exactly cap bytes (and a NUL). */
+/* Give the value exactly cap bytes of memory (plus a NUL). */
 static int resize(struct keyspace *k, struct key *en, size_t cap)
 {
     if (cap > en->text.cap && !keyspace_fits(k, cap - en->text.cap))
@@ -30,7 +30,7 @@ static int resize(struct keyspace *k, struct key *en, size_t cap)
     return 0;
 }
 
-/* A new key whose value is empty, and has room for cap bytes; fresh until the observer is notified. */
+/* Add a key with an empty value that has room for cap bytes; `fresh` until the observer is called. */
 static int add_text(struct keyspace *k, const char *key, size_t key_len, unsigned hash, size_t cap, struct key **ret)
 {
     if (!keyspace_fits(k, keyspace_entry_bytes(key_len, cap)))
@@ -89,7 +89,7 @@ int keyspace_set(struct keyspace *k, const char *key, size_t key_len, const void
     return 0;
 }
 
-/* Room for need bytes, and half as many again where that fits. */
+/* Make room for `need` bytes, and for half as many again if that fits. */
 static int grow(struct keyspace *k, struct key *en, size_t need)
 {
     if (need <= en->text.cap)

@@ -1,12 +1,12 @@
-/* See waiters.h. Each awaited key has a list of links, one per waiter that names it; a waiter counts its missing keys
- * up and down, so that a key deleted again before the last one came is missed once more.
+/* Clients that wait for keys (waiters.h). Each awaited key has a list of links, one per waiter that names it. A waiter
+ * counts its missing keys up and down, so that a key that is deleted before the last one came is missing again.
  *
- * A waiter is named key by key, then settled, then removed: when it is done, or its client goes. A removed one with
- * many links stays in those lists, of no effect, until waiters_sweep() has unlinked it.
+ * A waiter gets its keys one by one, is then settled, and at last removed, when it is done or its client goes. A
+ * removed waiter with many links stays in those lists without effect until waiters_sweep() has unlinked it.
  *
- * To clear all keys takes no time: a new age begins (waiters.age, from 1). What a link or a waiter's count says is true
- * of the age written beside it only. In any later one the link's key is missing (is_there()), and so are all keys of
- * the waiter (catch_up()). */
+ * Clearing all keys takes no time: a new age begins (waiters.age, from 1). A link's state and a waiter's count are
+ * valid only for the age stored with them. In any later age the link's key is missing (is_there()), and so are all
+ * keys of the waiter (catch_up()). */
 #include "rendezvousd/store/waiters.h"
 #include "rendezvousd/resp/request.h"
 #include "rendezvousd/store/keyspace.h"
@@ -17,9 +17,9 @@
 #include "common/base/seeded_hash.h"
 #include <utlist.h>
 
-#define UNLINKED_AT_ONCE 64 /* names of a waiter; one with more is swept up later */
+#define UNLINKED_AT_ONCE 64 /* names of a waiter unlinked at once; the rest later */
 
-/* As in keyspace_impl.h: many small tables, each of which grows alone. */
+/* number of tables, as in keyspace_impl.h: many small ones, each of which grows alone */
 #define PART_BITS 5
 #define PARTS (1 << PART_BITS)
 
@@ -33,7 +33,7 @@ struct awaited {
 struct link {
     struct waiter *owner;
     struct awaited *key;
-    uint64_t there_in;        /* the age in which the key is there; 0: in none */
+    uint64_t there_in;        /* the age in which the key exists; 0: none */
     struct link *prev, *next; /* in key->links */
 };
 
@@ -42,12 +42,12 @@ struct waiter {
     void (*done)(void *arg);
     void *arg;
     bool removed;
-    struct waiter *next;  /* of those that are done, or to be swept up */
+    struct waiter *next;  /* in the list of waiters that are done, or to be freed */
     uint64_t age;         /* of `missing` */
     size_t missing;       /* keys */
-    bool settled;         /* all its names are linked: it is done when none is missing */
+    bool settled;         /* all its keys are linked: it is done when none is missing */
     size_t names;         /* of all, twice the same counted twice */
-    size_t unnamed_bytes; /* what the table may need for those that are not named yet: charged already */
+    size_t unnamed_bytes; /* bytes charged in advance for keys that are not named yet */
     size_t n;             /* links */
     struct link links[];
 };
@@ -56,9 +56,9 @@ struct waiters {
     struct keyspace *keys;        /* NULL: it went */
     struct keyspace_total *total; /* then: where memory is charged; NULL: nowhere */
     struct waiter **remains;
-    struct awaited *parts[PARTS]; /* by the hash's highest bits: uthash takes the lowest */
+    struct awaited *parts[PARTS]; /* chosen by the hash's highest bits; uthash uses the lowest */
     uint64_t age;
-    size_t count, left; /* those that wait, and all that have not been freed */
+    size_t count, left; /* number of waiters; number of those not freed yet */
 };
 
 int waiters_create(struct waiters **ret, struct keyspace *k, struct waiter **remains)
@@ -299,8 +299,8 @@ static void tell_all(struct waiters *w, struct waiter *first)
     }
 }
 
-/* At most so many waiters are done, in the order they came; for those beyond the key is as good as missing: it is
- * another's. Removing a waiter may free `a`, so those that are done are collected first. */
+/* A key was created: at most at_most waiters are done, in their order; for the others the key counts as missing,
+ * because it belongs to another. Removing a waiter may free `a`, so waiters that are done are collected first. */
 static void created(struct waiters *w, struct awaited *a, size_t at_most)
 {
     struct waiter *first = NULL, **last = &first;

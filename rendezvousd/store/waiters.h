@@ -1,6 +1,6 @@
-/* Who waits for which keys: for all of them to exist, and done in that moment. Pure: no I/O, no clock. No call takes
- * time by the number of names, but for waiters_begin(), which adds them up: a waiter comes a name at a time, and what
- * one of many names leaves behind is freed piece by piece. */
+/* Waiters: each waits until all of its keys exist, and is done as soon as they do. Pure: no I/O, no clock. Only
+ * waiters_begin() takes time proportional to the number of names, which it adds up: keys are named one at a time,
+ * and the memory of a waiter with many names is freed piece by piece. */
 #ifndef CRUN_RENDEZVOUSD_WAITERS_H
 #define CRUN_RENDEZVOUSD_WAITERS_H
 
@@ -12,14 +12,15 @@ struct request_arg;
 struct waiter;
 struct waiters;
 
-/* Memory is charged to k, borrowed. remains: where those are chained that are yet to be freed (waiters_sweep()), for
- * any number of tables, and outlives them; NULL: they are freed at once. -ENOMEM. */
+/* Memory is charged to k, borrowed. remains: list of waiters that are not freed yet (waiters_sweep()), for any
+ * number of tables, which it outlives; NULL: free at once. -ENOMEM. */
 int waiters_create(struct waiters **ret, struct keyspace *k, struct waiter **remains);
-void waiters_destroy(struct waiters *w); /* before its key-space; those left are dropped without a call */
+/* call before its key-space is destroyed; waiters that are left are dropped without a call */
+void waiters_destroy(struct waiters *w);
 
-/* Wait for n keys. Each of them is named next, in any number of turns; what comes or goes meanwhile counts. From
- * waiters_settle() on done(arg) is called once, from waiters_created(), with the waiter removed already; it must not
- * create keys. The room for all is taken at once: -ENOSPC, -ENOMEM. */
+/* Begin to wait for n keys. Each of them is named next, over any number of turns; keys that are created or deleted
+ * meanwhile count. After waiters_settle(), done(arg) is called once, from waiters_created(), when the waiter has
+ * been removed; it must not create keys. Memory for all is reserved at once: -ENOSPC, -ENOMEM. */
 int waiters_begin(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
                   struct waiter **ret);
 int waiters_name(struct waiter *one, const struct request_arg *key); /* the next of them; -ENOMEM: remove it */
@@ -27,12 +28,12 @@ bool waiters_settle(struct waiter *one);                             /* true: no
 void waiters_remove(struct waiters *w, struct waiter *one);
 size_t waiters_count(const struct waiters *w);
 
-/* Free what remains of removed ones, at_most names of them. True: nothing is left. */
+/* Free at most at_most names of removed waiters. True: nothing is left. */
 bool waiters_sweep(struct waiter **remains, size_t at_most);
 
-/* To be called after each key that was created or deleted; twice does no harm. */
+/* Call after each key that was created or deleted; calling twice is harmless. */
 void waiters_created(struct waiters *w, const char *key, size_t key_len);
-/* Only the first that misses nothing else is done. */
+/* Only the first waiter that misses nothing else is done. */
 void waiters_created_one(struct waiters *w, const char *key, size_t key_len);
 void waiters_deleted(struct waiters *w, const char *key, size_t key_len);
 void waiters_cleared(struct waiters *w); /* all keys were */

@@ -1,4 +1,5 @@
-/* See tcpstore.h. `pos` passes whole items only, so what is looked at twice after a cut is one length. */
+/* Parses TCPStore requests (tcpstore.h). `pos` moves past whole items only, so that after a cut at most one length
+ * is parsed twice. */
 #include "rendezvousd/tcpstore/tcpstore.h"
 #include "common/base/err.h"
 #include <ctype.h>
@@ -65,7 +66,7 @@ static uint64_t little_endian(const char *at, int bytes)
     return v;
 }
 
-/* An integer at pos, which is not passed. */
+/* Read an integer at pos, without moving pos. */
 static bool peek(const struct tcpstore_parser *p, int bytes, uint64_t *ret)
 {
     if (p->args.in.len - p->args.pos < (size_t)bytes)
@@ -81,7 +82,7 @@ static int refuse_number(struct tcpstore_parser *p, struct err *e, const char *w
                    (unsigned long long)max);
 }
 
-/* A key or a value. 1 when it is there. */
+/* Parse a key or a value. 1: it is complete. */
 static int item(struct tcpstore_parser *p, bool is_key, struct err *e)
 {
     uint64_t n;
@@ -99,7 +100,7 @@ static int item(struct tcpstore_parser *p, bool is_key, struct err *e)
     return 1;
 }
 
-/* How many items this field has; those with a count before them say so themselves. */
+/* How many items the next field has; fields with a count say it themselves. */
 static int count(struct tcpstore_parser *p, struct err *e)
 {
     uint64_t n;
@@ -159,7 +160,7 @@ static int fields(struct tcpstore_parser *p, struct err *e)
     return 1;
 }
 
-/* Five bytes tell; any first byte but 00 tells at once. */
+/* Find the generation: five bytes decide; a first byte other than 00, at once. */
 static bool tell_generation(struct tcpstore_parser *p)
 {
     const char *in = p->args.in.data;

@@ -2,10 +2,10 @@
  * Pure: no I/O, no clock.
  *
  * One byte names the operation; its fields follow without a length of the whole: keys and values as a u64 length and
- * their bytes, counts as u64, numbers as i64, all little-endian. The newer generation (torch 2.2 and later) begins with
- * 00 CE F7 85 3C, which in the older one would be a SET with a key of 1 GB. Bytes come as the network cuts them; the
- * requests that come out do not depend on the cuts. A length that a peer announces takes no memory: it is checked
- * against the limits, and the buffer grows only by what was received. */
+ * their bytes, counts as u64, numbers as i64, all little-endian. The newer generation (torch 2.2 and later) begins
+ * with 00 CE F7 85 3C, which in the older one would be a SET with a key of 1 GB. The result does not depend on how
+ * the network cuts the bytes. An announced length allocates nothing: it is checked against the limits, and the
+ * buffer grows only with received bytes. */
 #ifndef CRUN_RENDEZVOUSD_TCPSTORE_H
 #define CRUN_RENDEZVOUSD_TCPSTORE_H
 
@@ -19,8 +19,8 @@ struct err;
 #define TCPSTORE_MAGIC 0x3C85F7CEu
 #define TCPSTORE_NONE (-1)
 
-/* operation, its byte in the older and in the newer generation, its fields: k key, v value, i number, u 32-bit number,
- * K keys, P pairs of a key and a value, the last two with their count before them */
+/* operation, its byte in the older and in the newer generation, its fields: k key, v value, i number, u 32-bit
+ * number, K keys, P pairs of key and value; K and P begin with a count */
 #define TCPSTORE_OPS(X)                                                                                                \
     X(VALIDATE, TCPSTORE_NONE, 0, "u")                                                                                 \
     X(SET, 0, 1, "kv")                                                                                                 \
@@ -60,14 +60,14 @@ enum tcpstore_generation {
 #define TCPSTORE_KEYS_MAX 131072
 
 struct tcpstore_limits {
-    size_t max_bytes; /* of one request as it stands on the wire */
+    size_t max_bytes; /* of one request in its encoded form */
     size_t max_key, max_keys;
 };
 
 /* Valid until the next call with the same parser. */
 struct tcpstore_request {
     enum tcpstore_op op;
-    const struct request_arg *argv; /* keys and values in the order of the fields */
+    const struct request_arg *argv; /* keys and values, in the order of the fields */
     size_t argc;
     int64_t number;
 };
@@ -87,14 +87,14 @@ struct tcpstore_parser {
 void tcpstore_parser_init(struct tcpstore_parser *p, const struct tcpstore_limits *l);
 void tcpstore_parser_free(struct tcpstore_parser *p);
 
-/* Take bytes from the network. 0, -ENOMEM, -E2BIG (requests that nobody fetches pile up). */
+/* Add bytes from the network. 0, -ENOMEM, -E2BIG (too many requests that were not fetched). */
 int tcpstore_feed(struct tcpstore_parser *p, const void *data, size_t n);
 
 /* 1: *ret is the next request. 0: more bytes are needed. -EPROTO: the connection must be closed; -ENOMEM. */
 int tcpstore_next(struct tcpstore_parser *p, struct tcpstore_request *ret, struct err *e);
 
-/* The operation (enum tcpstore_op) of the request that comes next, whether or not the rest of it is there; -1: not
- * known yet, or none. */
+/* The operation (enum tcpstore_op) of the next request, even if it is incomplete; -1: not known yet, or there is
+ * none. */
 int tcpstore_peek(const struct tcpstore_parser *p);
 
 size_t tcpstore_buffered(const struct tcpstore_parser *p); /* bytes of requests not fetched yet */
@@ -102,8 +102,8 @@ size_t tcpstore_memory(const struct tcpstore_parser *p);   /* bytes taken */
 
 const char *tcpstore_op_name(enum tcpstore_op op);
 
-/* The integer that a value begins with, as std::stoll of PyTorch's servers reads it: white space, a sign, as many
- * digits as there are. False: it begins with none, or with one beyond 64 bits. */
+/* Parse the integer with which a value begins, like std::stoll in PyTorch's servers: white space, a sign, digits.
+ * False: there is none, or it exceeds 64 bits. */
 bool tcpstore_read_i64(const char *p, size_t n, int64_t *ret);
 
 #endif

@@ -1,6 +1,6 @@
-/* BARRIER: callers of a key wait until as many have come as each of them expects. The count is the key's value; who
- * waits is kept here, by key-space. A waiting connection holds its key-space, so a key-space that goes has no barrier
- * left. */
+/* BARRIER: callers of a key wait until as many have come as each of them expects. The count is the key's value; the
+ * waiting callers are kept here, by key-space. A waiting connection holds a reference to its key-space, so a
+ * key-space that is freed has no barrier. */
 #include "rendezvousd/net/server_impl.h"
 #include "rendezvousd/tcpstore/tcpstore_internal.h"
 #include <errno.h>
@@ -53,7 +53,7 @@ static int add_barrier(struct space *sp, const struct request_arg *key, struct b
     return 0;
 }
 
-/* The last one takes the barrier with it. */
+/* Remove a caller; the last one frees the barrier. */
 static void leave(struct conn *c, void *arg)
 {
     struct barrier_link *l = link_of(c);
@@ -86,7 +86,7 @@ void tcpstore_barrier_reached(struct space *sp, const struct request_arg *key, i
     struct barrier *b = find_barrier(sp, key);
     struct barrier_link *l = b ? b->waiting : NULL, *next;
     for (; l; l = next) {
-        next = l->next; /* when the last link goes, so does b: nothing of it is looked at after that */
+        next = l->next; /* before the last link frees b */
         if (l->world > count)
             continue;
         struct conn *c = l->c;

@@ -1,5 +1,5 @@
-/* What each request of the TCPStore protocol does: on the same keys as RESP, as they come on the wire (PyTorch's
- * clients put a '/' before their users' keys). A queue that was emptied does not exist. */
+/* Executes requests of the TCPStore protocol, on the same keys as RESP, with their names unchanged (PyTorch's
+ * clients put a '/' before their users' keys). An emptied queue does not exist. */
 #include "rendezvousd/net/server_impl.h"
 #include "rendezvousd/tcpstore/tcpstore_internal.h"
 #include <errno.h>
@@ -92,7 +92,8 @@ static int do_compare_set(struct conn *c, const struct tcpstore_request *rq, str
     return 0;
 }
 
-/* PyTorch's ranks read what the others wrote when a process group connects, and each has one connection. */
+/* Count a client that reads a key for the first time: PyTorch's ranks do so when a process group connects, and each
+ * has one connection. */
 static void note_reader(struct conn *c)
 {
     struct tcpstore_state *t = c->front_state;
@@ -112,8 +113,8 @@ static void reply_value(struct conn *c, const struct request_arg *key)
     reply_bytes(c, v, v ? n : 0);
 }
 
-/* Clients wait for a key before they get it. The older server closes on a key that is not there, and its clients rely
- * on it. */
+/* GET. Clients wait for a key before they get it. The older server closes the connection if the key is missing, and
+ * its clients rely on that. */
 static int do_get(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
     const struct tcpstore_state *t = c->front_state;
@@ -167,7 +168,7 @@ static int do_multi_get(struct conn *c, const struct tcpstore_request *rq, struc
     return 0;
 }
 
-/* What was asked for in pieces cannot be done. */
+/* A request that was done in pieces has failed: close. */
 static void fail(struct conn *c, int rc)
 {
     const struct tcpstore_state *t = c->front_state;
@@ -193,7 +194,7 @@ static int do_multi_set(struct conn *c, const struct tcpstore_request *rq, struc
     return 0;
 }
 
-/* Queues are not counted among the keys, nor listed with them. */
+/* Number of keys; queues are not counted, nor listed. */
 static int do_num_keys(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
     const struct keyspace *k = c->space->keys;
@@ -217,7 +218,7 @@ void tcpstore_walk_end(struct tcpstore_walk *w)
     *w = (struct tcpstore_walk){0};
 }
 
-/* Some of the keys; true: that was the last. */
+/* Collect some of the keys; true: that was the last. */
 static bool walk_on(struct conn *c)
 {
     struct tcpstore_walk *w = &((struct tcpstore_state *)c->front_state)->walk;
@@ -235,7 +236,7 @@ static bool walk_on(struct conn *c)
     return true;
 }
 
-/* The count comes first, so all names are gathered before the answer. */
+/* List keys. The count comes first in the answer, so all names are collected before. */
 static int do_list_keys(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
     struct tcpstore_walk *w = &((struct tcpstore_state *)c->front_state)->walk;
@@ -247,7 +248,7 @@ static int do_list_keys(struct conn *c, const struct tcpstore_request *rq, struc
 
 /* --- queues */
 
-/* Each item wakes one who waits for the queue, not all: only one of them can have it. */
+/* Push an item. It wakes one client that waits for the queue, because only one can have it. */
 static int do_queue_push(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
     const struct request_arg *key = &rq->argv[0], *v = &rq->argv[1];
@@ -265,7 +266,7 @@ static int queue_length(struct conn *c, const struct request_arg *key, size_t *r
     return key_error(keyspace_queue_length(c->space->keys, key->p, key->n, ret), key, e);
 }
 
-/* The length before, and the item if there is one. */
+/* Pop an item: reply with the length before, and the item if there is one. */
 static int do_queue_pop(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
     const struct request_arg *key = &rq->argv[0];
@@ -322,7 +323,7 @@ static int do_wait(struct conn *c, const struct tcpstore_request *rq, struct err
     return 0;
 }
 
-/* The wait it cancels is over by now: this request ended it, or a key did, whose answer stands before ours. */
+/* The wait has ended already: this request ended it, or a key did, whose answer was sent before. */
 static int do_cancel_wait(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
     (void)rq, (void)e;

@@ -1,11 +1,11 @@
-/* TCPStore as a connection's language: the parser of tcpstore.h in front of what requests do.
+/* TCPStore as a front end: the parser of tcpstore.h in front of the functions that execute requests.
  *
- * - The first bytes tell the generation. The older client opens a second connection and never says a word on it: no
- *   byte, no front end, no deadline; closing it would make that client spin.
- * - A client that waits sends nothing but CANCEL_WAIT. The clients of torch 1.13 know no cancel: after their own
- *   timeout they send the next request, and a late answer to the wait would be taken for that one's. So there any
- *   request ends the wait without an answer.
- * - The protocol has no errors: what cannot be done closes the connection, and the log says why. */
+ * - The first bytes tell the generation. The older client opens a second connection and never sends anything on it:
+ *   such a connection gets no front end and no deadline, because closing it would make that client spin.
+ * - A client that waits sends nothing but CANCEL_WAIT. The clients of torch 1.13 cannot cancel: after their own timeout
+ *   they send the next request, and would take a late answer to the wait for the answer to that one. So in the older
+ *   generation any request ends the wait without an answer.
+ * - The protocol has no errors: a request that fails closes the connection, and the log says why. */
 #include "common/base/log.h"
 #include "rendezvousd/net/server_impl.h"
 #include "rendezvousd/tcpstore/tcpstore_internal.h"
@@ -55,7 +55,7 @@ static bool look_ahead(struct tcpstore_state *t)
     return t->has_next || t->broken < 0;
 }
 
-/* While c waits: its next request, if that may end the wait. */
+/* While c waits: is its next request here, and may it end the wait? */
 static bool tcpstore_ready(struct conn *c)
 {
     struct tcpstore_state *t = c->front_state;
@@ -65,8 +65,8 @@ static bool tcpstore_ready(struct conn *c)
     return look_ahead(t);
 }
 
-/* Its user hears of a lost connection and no more, so the error is logged here. But older clients ask for keys that
- * are not there. */
+/* A request failed. The client only sees a lost connection, so log the error here; at a lower level if a key is
+ * missing, which older clients ask for regularly. */
 static int refuse_operation(struct conn *c, int code, const char *op, const struct err *e)
 {
     const enum log_level level = code == -ENOENT ? LOG_INFO : LOG_WARN;
@@ -88,7 +88,7 @@ static int execute(struct conn *c)
     return tcpstore_execute(c, &t->next, &t->e);
 }
 
-/* conn.work: the request whose keys were another client's */
+/* For conn.work: try the request again that waited for another client's use of the keys. */
 static bool again(struct conn *c)
 {
     struct tcpstore_state *t = c->front_state;
@@ -112,7 +112,7 @@ static int tcpstore_step(struct conn *c)
     return rc < 0 ? refuse_operation(c, rc, tcpstore_op_name(t->next.op), &t->e) : 1;
 }
 
-/* While it waits, what it has sent ahead has no deadline. */
+/* Is a request unfinished? While the client waits, requests that it has sent ahead have no deadline. */
 static bool tcpstore_unfinished(struct conn *c)
 {
     struct tcpstore_state *t = c->front_state;

@@ -1,4 +1,4 @@
-/* Shared by tcpstore_*.c only: what a TCPStore connection is, and what its requests do. */
+/* Shared by tcpstore_*.c only: the state of a TCPStore connection, and the execution of its requests. */
 #ifndef CRUN_RENDEZVOUSD_TCPSTORE_INTERNAL_H
 #define CRUN_RENDEZVOUSD_TCPSTORE_INTERNAL_H
 
@@ -27,7 +27,7 @@ struct tcpstore_state {
     struct tcpstore_parser in;
     struct tcpstore_request next; /* complete, not executed yet */
     bool has_next;
-    int broken; /* the parser's error, reported by the next step */
+    int broken; /* the parser's error, which the next step reports */
     struct err e;
     bool validated;              /* newer generation: the handshake is done */
     bool has_read;               /* it was given a key */
@@ -37,8 +37,8 @@ struct tcpstore_state {
 
 enum { TCPSTORE_READY = 0, TCPSTORE_NOT_READY = 1, TCPSTORE_STOP_WAITING = 0, TCPSTORE_WAIT_CANCELED = 1 };
 
-/* tcpstore_execute.c: answer one request into c->reply, or block c: 1. 0: its keys are another client's for now
- * (many_waits()). < 0: the protocol has no words for what went wrong (e says it); close. */
+/* tcpstore_execute.c: execute one request into c->reply, or block c: 1. 0: another client holds the keys now
+ * (many_waits()). < 0: an error, which the protocol cannot express (e says it): close. */
 int tcpstore_execute(struct conn *c, const struct tcpstore_request *rq, struct err *e);
 void tcpstore_reply_byte(struct conn *c, unsigned char byte);
 void tcpstore_refuse(struct conn *c, const struct err *e); /* its request; say so, then close */
@@ -46,7 +46,7 @@ void tcpstore_walk_end(struct tcpstore_walk *w);           /* its memory goes; i
 
 /* tcpstore_barrier.c: block c until `world` callers have come to this key. -ENOMEM, -ENOSPC. */
 int tcpstore_barrier_wait(struct conn *c, const struct request_arg *key, int64_t world);
-/* Now `count` have: wake those who wait for no more. */
+/* `count` callers have come: wake those that wait for no more. */
 void tcpstore_barrier_reached(struct space *sp, const struct request_arg *key, int64_t count);
 
 #endif

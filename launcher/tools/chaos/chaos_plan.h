@@ -28,7 +28,7 @@ enum chaos_takes { CHAOS_TAKES_NONE, CHAOS_TAKES_WHO, CHAOS_TAKES_PATTERN };
     X(CHAOS_KILL, "kill", CHAOS_TAKES_WHO, false, false)           /* SIGKILL */                                       \
     X(CHAOS_TERMINATE, "terminate", CHAOS_TAKES_WHO, false, false) /* SIGTERM */                                       \
     X(CHAOS_STOP, "stop", CHAOS_TAKES_WHO, true, false)            /* SIGSTOP, then SIGCONT */                         \
-    X(CHAOS_SLOW, "slow", CHAOS_TAKES_WHO, true, true)             /* the same in turns: it runs 1/by of the time */   \
+    X(CHAOS_SLOW, "slow", CHAOS_TAKES_WHO, true, true)             /* stopped in turns: runs 1/by of the time */       \
     X(CHAOS_CUT, "cut", CHAOS_TAKES_NONE, true, false)             /* the node's link is down */                       \
     X(CHAOS_FILL, "fill", CHAOS_TAKES_NONE, true, false)           /* the disk of its folder is full */                \
     X(CHAOS_CORRUPT, "corrupt", CHAOS_TAKES_PATTERN, false, false) /* one bit of one file in its folder */             \
