@@ -273,7 +273,8 @@ static int take_page(int c, struct arg_result *r, struct err *e)
     return 0;
 }
 
-/* Remove a second "--". Options ended at argv[optind]; before: optind before the last call of getopt_long. */
+/* Unless a "--" came before PROGRAM, drop one directly behind it: argv becomes `-- PROGRAM args...`. Options ended
+ * at argv[optind]; before: optind before the last call of getopt_long. */
 static void drop_dashes(int argc, char **argv, int before)
 {
     const bool dropped = before < optind && strcmp(argv[optind - 1], "--") == 0;

@@ -99,8 +99,8 @@ struct arg_program {
     const char *preferred_env;
     /* Options of earlier versions, without dashes, and what to use instead; until a row without a term. NULL: none. */
     const struct arg_row *gone;
-    const char *const
-        *files; /* settings files, the first one has priority; NULL-terminated; '~' in front means $HOME. NULL: none */
+    /* settings files, the first one has priority; NULL-terminated; '~' in front means $HOME. NULL: none */
+    const char *const *files;
     /* the commands of `NAME COMMAND ...`, by whole name, for completion; NULL-terminated; NULL: none */
     const struct arg_program *const *commands;
     const struct arg_section *const *sections; /* of the manual page, NULL-terminated; NULL: none */

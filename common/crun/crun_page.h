@@ -69,8 +69,8 @@ struct crun_page {
     _Atomic uint32_t held;  /* worker: the newest of `holds` that it has acknowledged; it writes notify_fd then */
     /* launcher: seqlock of `next`: odd during a write, else 2 x number of rounds published */
     _Atomic uint32_t next_seq;
-    _Atomic uint64_t
-        next[CRUN_PAGE_ROUND_WORDS]; /* launcher: a struct crun_page_round; set before the reason is none */
+    /* launcher: a struct crun_page_round; stored before the reason becomes none */
+    _Atomic uint64_t next[CRUN_PAGE_ROUND_WORDS];
     /* launcher, before the spawn: for a warm spare, a socket over which it gets its stdout and stderr before a
      * round; else -1 */
     int32_t stdio_fd;

@@ -211,8 +211,8 @@ static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
 
 static void on_timer(uv_timer_t *t);
 
-/* Run libmicrohttpd once; a second time if connections ended. At its limit it stops listening, and begins again only
- * in a run that starts below the limit. */
+/* Run libmicrohttpd, again as long as connections end in a run. At its limit it stops listening, and begins again
+ * only in a run that starts below the limit. */
 static void turn(struct http_server *h)
 {
     MHD_UNSIGNED_LONG_LONG ms;

@@ -163,8 +163,8 @@ static int open_answers(struct run *r, struct err *e)
     return answers_open(&r->answers, &o, e);
 }
 
-/* Is the terminal given to the worker directly? Its output then needs no multiplexer: a debugger's prompt is not a
- * whole line. */
+/* Is all output shown unchanged on the console only? Then the worker that has the terminal writes to it directly: a
+ * debugger's prompt is not a whole line. */
 static bool shows_everything(const struct config *c)
 {
     const struct log_conf *l = &c->log;

@@ -87,8 +87,8 @@ void member_note_progress(struct run *r)
         start_reports(r, true);
 }
 
-/* Begin to report steps. A crun that hosts has no page that shows nodes, and would wake up for nothing; faults of
- * GPUs go into the failure report. */
+/* Begin to report steps, unless this crun hosts, and has no page that shows nodes. The gauges process measures for
+ * these reports, and for faults of GPUs in the failure report. */
 static void begin_reports(struct run *r)
 {
     const bool reports =

@@ -24,7 +24,7 @@
 #include "launcher/remote/remote_wire.h"
 
 /* ms before an unreachable rendezvous is printed. Nodes of a job start together: the hosting one listens a moment
- * later than another one dials. With -H it takes longer, because ssh starts the nodes one by one. */
+ * later than another one dials. With -H it takes longer, because each node is started by an ssh of its own. */
 #define TROUBLE_QUIET_MS 900
 #define TROUBLE_QUIET_REMOTE_MS 5000
 /* Pauses between lines which repeat that a rendezvous does not answer. */

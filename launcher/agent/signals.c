@@ -31,7 +31,7 @@
  * second one. */
 #define FLUSH_MS 600000
 #define FLUSH_STOPPED_MS 4000
-/* ms at most for the last output after the guardian's death, when nobody waits for us any more */
+/* ms to kill the workers after the guardian's death, when nobody waits for us any more */
 #define LOST_KILL_MS 30000
 #define CONTROL_A_TURN 64 /* bytes of a control pipe read in one turn of the loop */
 
@@ -40,8 +40,8 @@ struct signals {
     int signal_fd;
     bool hurry, paused;
     uint64_t came; /* signals since the round began: bit N - 1 for signal N */
-    bool
-        drops_console; /* a stop signal came after the end, and it was not the worker's too, which may have died of it */
+    /* a stop signal came after the end, and not to the worker as well, which may have died of it */
+    bool drops_console;
 };
 
 const bool *signals_hurry(const struct run *r)

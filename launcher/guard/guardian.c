@@ -254,7 +254,8 @@ static int longer(int a_ms, int b_ms)
     return a_ms > b_ms ? a_ms : b_ms;
 }
 
-/* Close the pipes of console files. Bytes that a file has not taken by now are lost, unless its disk answers again. */
+/* Wait until the output process has written all bytes for console files. If a disk makes no progress, the rest is
+ * lost, and that is printed. */
 static void end_consoles(struct guard *g, const struct guardian_link *l)
 {
     static const char *const names[CONSOLE_FILES] = {"stdout", "stderr"};

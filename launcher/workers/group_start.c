@@ -350,8 +350,8 @@ void group_cancel_launch(struct group *g)
 
 #define WARM_UP_MS 3000 /* ms that spares wait for the first step, which they would slow down */
 
-/* Either the log files are still not open: the output process prints that the disk hangs; or it is time to start
- * spares. */
+/* The log files are not open in time: start the workers without them (the output process prints that the disk
+ * hangs). Or, in a running round, it is time to start the spares. */
 static void on_late(uv_timer_t *t)
 {
     struct group *g = container_of(t, struct group, late);

@@ -105,8 +105,8 @@ void job_hold_first_(struct job *job)
         leader_hold_first(job->reign.leader, seats_begin_at(j->seats, j->o.now()));
 }
 
-/* Refuse a newcomer for now if all places are taken. (The leader would turn it away for good, but it may be the
- * successor of a dead node.) */
+/* Refuse a newcomer for now if its seat belongs to a node that is heard. (The leader would turn it away for good,
+ * but it may be the successor of a dead node.) */
 static int check_place(const struct jobs *j, int seat, const char *node, struct err *e)
 {
     const struct job *job = job_find_(j, "", j->listed_run);

@@ -358,7 +358,7 @@ const char *gate_peer_text(const struct conn *c)
     return c->peer ? peer_addr_text(&c->peer->addr) : "?"; /* a connection without a socket (tests/fuzz) */
 }
 
-/* The peer left without a proof: it found ours wrong. */
+/* A peer that got our proof closed without sending its own: most likely it found ours wrong. */
 static void left_unconvinced(struct conn *c)
 {
     const struct gate *g = c->s->o.gate;

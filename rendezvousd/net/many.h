@@ -68,7 +68,7 @@ bool many_leave(struct conn *c);
 /* --- of what they are made */
 
 int64_t many_exists_one(struct conn *c, const struct request_arg *a); /* -ENOENT: it does not */
-/* --- helpers for one() */
+/* What one() returns if it has written its answer behind the first `before` bytes of c->reply. */
 int64_t many_replied(const struct conn *c, size_t before);
 
 /* Reserve room for all n words (name, value, ...) as if all were new, so that all of them or none is stored.

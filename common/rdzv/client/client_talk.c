@@ -95,8 +95,8 @@ void client_say_(struct client *c, enum client_ask what, int64_t now)
     send_request(c, what, false, now);
 }
 
-/* Say the first words on a new connection. A node that was leaving asks with NEXT first whether it may go: if the
- * leader has forgotten it, a JOIN would make it a new node. */
+/* Say the first words on a new connection. A node that is leaving sends LEAVE and NEXT, not JOIN: if the leader has
+ * forgotten it, a JOIN would make it a new node. */
 void client_greet_(struct client *c, int64_t now)
 {
     if (c->mode == CLIENT_FENCED || c->mode == CLIENT_OVER)

@@ -104,7 +104,8 @@ static bool may_claim(const struct election *x, int64_t now)
     return !x->view.epoch[0] || x->view.released || is_own(x) || stood_still(x, now) || x->refused;
 }
 
-/* When this node may claim: group ranks in turn, then all other nodes. Before the first round no node has a rank. */
+/* How long this node waits before it claims: group ranks in turn, then all other nodes. Before the first round no
+ * node has a rank. */
 static int64_t turn(struct election *x)
 {
     const int64_t late = x->last ? LAST_MS : 0;

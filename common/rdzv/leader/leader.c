@@ -220,8 +220,9 @@ int64_t leader_deadline(const struct leader *l)
 {
     const struct leader_member *heard = l->lists[LEADER_LIST_HEARD], *ended = l->lists[LEADER_LIST_ENDED];
     int64_t d = l->machine ? rdzv_deadline(l->machine) : INT64_MAX;
+    /* the end of a hold is recorded at once: if this leader is lost, the next one need not hold again */
     if (l->held)
-        return l->hold_until; /* its end is written down at once: a leader that is lost then costs no second hold */
+        return l->hold_until;
     if (l->over)
         d = l->over_ms + LEADER_LINGER_MS;
     else {

@@ -165,7 +165,7 @@ static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t
     return p.taken >= l->config.max_nodes && !p.is_heard;
 }
 
-/* A JOIN of a member that has not been told the end yet: the end of this instance, or of the one before. */
+/* A JOIN of a member that must still get an END: of this instance, or of the one before. */
 static bool is_late(const struct leader *l, const struct leader_member *m, const struct leader_event *ev)
 {
     return m && m->has_news && m->news.kind == RDZV_NEWS_END && (l->over || strcmp(m->instance, l->instance) != 0) &&

@@ -17,8 +17,8 @@ struct rdzv_reign {
     struct rdzv_home *home; /* these are the caller's to fill in */
     struct leader *leader;
     const char *holder; /* who leads, for people; borrowed */
-    size_t
-        keep_bytes; /* of decisions, beside four times the last whole one, before one says everything again; 0: 1 MiB */
+    /* bytes of decisions, beyond four times the newest whole one, after which a whole one is written again; 0: 1 MiB */
+    size_t keep_bytes;
 
     char epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1]; /* of the term, and of the home */
 

@@ -34,7 +34,8 @@ void rdzv_effects_free(struct rdzv_effects *fx)
 
 /* --- between two rounds */
 
-/* Begin the next round at once if all live members are back (no last call), else wait. */
+/* All live members are back: begin the next round without a last call, unless fewer than MIN are here, or a backoff
+ * must be waited for. */
 static void next_round(struct step *s)
 {
     struct rdzv *r = s->r;
@@ -129,7 +130,7 @@ static void offer_while_running(struct step *s, struct node *n)
         rdzv_turn_away_(s, n, NULL);
 }
 
-/* All members are heard again: nodes that waited to succeed a silent member are turned away or wait as spares. */
+/* All members are heard again: turn away nodes that waited to succeed a silent member. */
 static void offer_to_successors(struct step *s)
 {
     struct node *n, *next;

@@ -64,7 +64,7 @@ struct core {
     int64_t not_before;    /* time: backing off, no round starts earlier */
     uint64_t round;        /* current or last; 0 before the first */
     uint64_t round_floor;  /* highest round that any agent has heard of, perhaps from a predecessor of this machine */
-    /* highest news number of the nodes that were forgotten: if one comes back, its numbers go on above this */
+    /* news of a node that was forgotten and comes back are numbered above this */
     uint64_t seq_floor;
 };
 

@@ -268,8 +268,8 @@ static int differ_seconds(struct err *e, const char *option, int64_t ours, int64
     return seconds_differ(ours, theirs, a, b) ? differ(e, option, a, b) : 0;
 }
 
-/* The default of join_timeout is as long as workers may take to stop, plus a minute; "default" is what the message
- * then shows. */
+/* Compare join_timeout. If it is not given, it is the time that workers may take to stop, plus a minute, which the
+ * message explains. */
 static int differ_join_timeout(struct err *e, int64_t ours, int64_t theirs)
 {
     char a[32], b[32];
