@@ -1,4 +1,4 @@
-/* A configuration as JSON, for logs. */
+/* Writes a program's configuration as JSON, for logs (args.h). */
 #include <cjson/cJSON.h>
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* Finds the known word that is nearest to a mistyped one (nearest.h). */
 #include "common/args/nearest.h"
 
 #include <string.h>

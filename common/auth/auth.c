@@ -1,4 +1,4 @@
-/* The challenge and its answers; see auth.h. */
+/* Makes and checks the challenge and the proofs of both sides (auth.h). */
 #include "common/auth/auth.h"
 #include "common/base/err.h"
 #include "common/base/numbers.h"

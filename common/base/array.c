@@ -1,3 +1,4 @@
+/* Grows an array (array.h). */
 #include "common/base/array.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* A byte buffer with a limit (buf.h). */
 #include "common/base/buf.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Reads the clocks, and computes deadlines (clock.h). */
 #include "common/base/clock.h"
 
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* Chance. See dice.h. */
+/* Random numbers: seeds, and a sequence from a seed (dice.h). */
 #include "common/base/dice.h"
 
 #include <sys/random.h>

@@ -1,3 +1,4 @@
+/* Fills in struct err, and names error codes (err.h). */
 #include "common/base/err.h"
 
 #include <errno.h>

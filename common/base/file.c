@@ -1,3 +1,4 @@
+/* Reads and writes whole files (file.h). */
 #include "common/base/file.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Writes log lines to stderr (log.h). */
 #include "common/base/log.h"
 
 #include <stdarg.h>

@@ -20,8 +20,8 @@ enum log_level { LOG_LEVELS(CHOICE_ID) };
 #define LOG_PREFIX_MAX 128 /* with its NUL */
 
 /* Set level and prefix. prefix: "run=j1 node=0 rank=3" or "", copied. Default: LOG_WARN, no prefix. May be called
- * again, by the same thread, while others log. A module that a program loads has its own copy of this file, so the
- * program calls that log_init(), too. */
+ * again, by the same thread, while others log. A shared module that a program loads contains its own copy of this
+ * file: the program calls the copy's log_init() as well. */
 void log_init(enum log_level max, const char *prefix);
 enum log_level log_level(void);
 void log_prefix(char out[LOG_PREFIX_MAX]); /* the prefix that log_init() got, cut if it is long */

@@ -1,3 +1,4 @@
+/* Converts numbers to text and back (numbers.h). */
 #include "common/base/numbers.h"
 
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* Makes folders, and opens them without following other users' links (path.h). */
 #include "common/base/path.h"
 
 #include <errno.h>

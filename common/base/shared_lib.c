@@ -1,3 +1,4 @@
+/* Loads a shared library and its functions (shared_lib.h). */
 #include "common/base/shared_lib.h"
 
 #include <dlfcn.h>

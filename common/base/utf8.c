@@ -1,3 +1,4 @@
+/* Checks and repairs UTF-8 (utf8.h). */
 #include "common/base/utf8.h"
 
 #include <stdbool.h>

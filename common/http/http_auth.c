@@ -1,4 +1,4 @@
-/* See http_auth.h. */
+/* Decides which HTTP requests may read: tokens, host names, options (http_auth.h). */
 #include "common/http/http_auth.h"
 #include "common/base/err.h"
 #include <arpa/inet.h>

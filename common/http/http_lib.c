@@ -1,4 +1,4 @@
-/* See http_lib.h. */
+/* Loads libmicrohttpd (http_lib.h). */
 #include "common/http/http_lib.h"
 #include "common/base/shared_lib.h"
 

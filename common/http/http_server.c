@@ -1,4 +1,4 @@
-/* See http_server.h. */
+/* Serves a table of pages with libmicrohttpd on the caller's loop (http_server.h). */
 #include "common/http/http_server.h"
 #include "common/auth/auth.h"
 #include "common/base/err.h"

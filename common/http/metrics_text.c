@@ -1,3 +1,4 @@
+/* Writes metrics in Prometheus' text format (metrics_text.h). */
 #include "common/http/metrics_text.h"
 
 #include <stdbool.h>

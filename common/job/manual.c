@@ -1,3 +1,4 @@
+/* Prints the environment and the exit codes as sections of manual pages (manual.h). */
 #include "common/job/manual.h"
 
 #include <stddef.h>

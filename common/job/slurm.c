@@ -1,3 +1,4 @@
+/* Parses Slurm's lists of hosts and tasks, and chooses a job's port (slurm.h). */
 #include "common/job/slurm.h"
 
 #include <ctype.h>

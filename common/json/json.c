@@ -1,3 +1,4 @@
+/* Reads JSON documents with limits, and gets their members (json.h). */
 #include "common/json/json.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* See json_write.h. */
+/* Writes JSON into a buffer (json_write.h). */
 #include "common/json/json_write.h"
 #include "common/base/buf.h"
 #include "common/base/numbers.h"

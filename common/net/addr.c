@@ -1,3 +1,4 @@
+/* Parses and prints IP addresses and host:port (addr.h). */
 #include "common/net/addr.h"
 
 #include <arpa/inet.h>

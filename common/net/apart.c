@@ -1,4 +1,4 @@
-/* See apart.h. */
+/* Starts threads for work that may block, and gives them a descriptor table of their own (apart.h). */
 #include "common/net/apart.h"
 
 #include <fcntl.h>

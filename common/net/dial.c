@@ -1,3 +1,4 @@
+/* Connects to a host within a deadline (dial.h). */
 #include "common/net/dial.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* See fds.h. */
+/* Sends and receives descriptors over a Unix socket (fds.h). */
 #include "common/net/fds.h"
 #include <errno.h>
 #include <string.h>

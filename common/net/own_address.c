@@ -1,3 +1,4 @@
+/* Finds an address under which others reach this machine (own_address.h). */
 #include "common/net/own_address.h"
 
 #include <ifaddrs.h>

@@ -1,3 +1,4 @@
+/* Parses redis:// URLs, finds the primary, and connects to it (redis_link.h). */
 #include "common/net/redis_link.h"
 
 #include <errno.h>

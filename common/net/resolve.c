@@ -1,3 +1,4 @@
+/* Looks up host names in a thread, within a deadline (resolve.h). */
 #include "common/net/resolve.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* A blocking client connection that speaks RESP2 (resp_conn.h). */
 #include "common/net/resp_conn.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Parses RESP replies with hiredis, within bounds (resp_reader.h). */
 #include "common/net/resp_reader.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* See ssl_lib.h. */
+/* Loads OpenSSL's libcrypto and libssl (ssl_lib.h). */
 #include "common/net/ssl_lib.h"
 #include "common/base/shared_lib.h"
 

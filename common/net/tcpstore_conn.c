@@ -1,3 +1,4 @@
+/* A blocking client connection that speaks the TCPStore protocol (tcpstore_conn.h). */
 #include "common/net/tcpstore_conn.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* See tls_stream.h: OpenSSL between two memory BIOs. */
+/* TLS without sockets: OpenSSL between two memory BIOs (tls_stream.h). */
 #include "common/net/tls_stream.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"

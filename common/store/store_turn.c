@@ -1,3 +1,4 @@
+/* Turns of callers on one connection, repetition after a lost one, abort (store_turn.h). */
 #include "common/store/store_turn.h"
 
 #include <errno.h>

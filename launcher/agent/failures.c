@@ -1,3 +1,4 @@
+/* The failure report's view of the agent: its callbacks, and the job's state at a failure (report/failure_report.h). */
 #include "launcher/agent/failures.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* What the agent does about hangs: starts the watch (hang/hang_watch.h), and ends the round when a worker hangs. */
 #include "launcher/agent/hangs.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Receives notices that this node will be taken away, and turns them into events of the agent (notices.h). */
 #include "launcher/agent/notices.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Handles signals to the agent, the end of its guardian, and orders of a crun on another host (signals.h). */
 #include "launcher/agent/signals.h"
 
 #include <errno.h>

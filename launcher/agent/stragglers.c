@@ -1,3 +1,4 @@
+/* What the agent does about stragglers: prints them, tells their nodes, excludes them if asked to (stragglers.h). */
 #include "launcher/agent/stragglers.h"
 
 #include <errno.h>

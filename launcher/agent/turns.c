@@ -1,3 +1,4 @@
+/* Measures whether the agent's own loop was stopped, and keeps its memory resident (turns.h). */
 #include "launcher/agent/turns.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Chooses what each worker of this node gets: cores, devices, cgroup, environment, arguments (worker_setup.h). */
 #include "launcher/agent/worker_setup.h"
 
 #include <errno.h>

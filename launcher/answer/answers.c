@@ -1,3 +1,4 @@
+/* Answers the questions "stacks" and "logs" about this node's workers, with threads that may be slow (answers.h). */
 #include "launcher/answer/answers.h"
 
 #include <errno.h>

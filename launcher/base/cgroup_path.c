@@ -1,3 +1,4 @@
+/* Finds this process's folder in a cgroup tree, from mountinfo and /proc/self/cgroup (cgroup_path.h). */
 #include "launcher/base/cgroup_path.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* The end of a process as an exit code, and as text (ending.h). */
 #include "launcher/base/ending.h"
 
 #include <signal.h>

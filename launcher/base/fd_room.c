@@ -1,3 +1,4 @@
+/* Grows the descriptor table before a process has threads (fd_room.h). */
 #include "launcher/base/fd_room.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* Makes inherited descriptors close-on-exec, so that workers do not get them (own_fds.h). */
 #include "launcher/base/own_fds.h"
 
 #include <dirent.h>

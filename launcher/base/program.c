@@ -1,3 +1,4 @@
+/* Finds the program that the user wants to run, and composes its arguments (program.h). */
 #include "launcher/base/program.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Searches the file of a program on PATH and beside crun (program_file.h). */
 #include "launcher/base/program_file.h"
 
 #include <errno.h>

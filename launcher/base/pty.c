@@ -1,3 +1,4 @@
+/* Opens a terminal for a worker, and copies what is typed into it (pty.h). */
 #include "launcher/base/pty.h"
 
 #include <errno.h>

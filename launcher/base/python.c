@@ -1,3 +1,4 @@
+/* Finds the Python interpreter for scripts, and recognises Python code (python.h). */
 #include "launcher/base/python.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Locks the memory of this process (resident.h). */
 #include "launcher/base/resident.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+/* Quotes a word for a POSIX shell (shell_word.h). */
 #include "launcher/base/shell_word.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Finds the one device of a worker under --virtual-local-rank (virtual_rank.h). */
 #include "launcher/base/virtual_rank.h"
 
 #include <stdbool.h>

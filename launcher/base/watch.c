@@ -1,3 +1,4 @@
+/* Watches a descriptor with a libuv handle that is allocated separately (watch.h). */
 #include "launcher/base/watch.h"
 
 #include <errno.h>

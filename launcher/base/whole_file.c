@@ -1,3 +1,4 @@
+/* Writes a file that a user named as a whole, by a rename or in place (whole_file.h). */
 #include "launcher/base/whole_file.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Makes, kills and removes the cgroups of a job and its rounds (cgroup.h). */
 #include "launcher/guard/cgroup.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* The deputy: kills the workers if neither guardian nor agent does (deputy.h). */
 #include "launcher/guard/deputy.h"
 
 #include <poll.h>

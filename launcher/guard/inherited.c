@@ -1,3 +1,4 @@
+/* Records, and changes for crun, the descriptors, signals and limits that it was started with (inherited.h). */
 #include "launcher/guard/inherited.h"
 
 #include <errno.h>

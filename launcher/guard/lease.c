@@ -1,3 +1,4 @@
+/* Kills workers whose lease is over, if their agent does not (lease.h). */
 #include "launcher/guard/lease.h"
 
 #include "common/base/clock.h"

@@ -1,3 +1,4 @@
+/* Decides when the guardian gives up an agent that does not react to signals (patience.h). */
 #include "launcher/guard/patience.h"
 
 #include <stddef.h>

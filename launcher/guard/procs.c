@@ -1,3 +1,4 @@
+/* Reads the processes below one, and facts of single processes, from /proc (procs.h). */
 #include "launcher/guard/procs.h"
 
 #include <ctype.h>

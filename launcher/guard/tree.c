@@ -1,3 +1,4 @@
+/* Kills, stops and signals the process tree below this process (tree.h). */
 #include "launcher/guard/tree.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Looks at several processes in threads that may block, and collects the results (gather.h). */
 #include "launcher/hang/gather.h"
 
 #include <errno.h>

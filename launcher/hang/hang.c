@@ -259,7 +259,7 @@ static int64_t since(const struct hang *h, const struct scene *s, const struct h
         return -1;
     const int64_t entered = hang_later(h->excused_ns, atomic_load(&w->page->phase_ns));
     switch (judged_phase(w)) {
-    case CRUN_PHASE_STARTING: /* if others have made steps, this worker does not report any */
+    case CRUN_PHASE_STARTING: /* -1 if others have made steps: this worker is at work too, but does not report steps */
         return s->any_progress && phase_of(w) == CRUN_PHASE_STEP ? -1 : hang_later(entered, h->round_ns);
     case CRUN_PHASE_STEP:
         if (s->held && !w->stopped)

@@ -1,3 +1,4 @@
+/* Watches the workers' pages for hangs, and acts when hang.h finds one (hang_watch.h). */
 #include "launcher/hang/hang_watch_internal.h"
 
 #include <errno.h>

@@ -51,7 +51,7 @@ struct hang_witness {
     int64_t active_ns, looked_ns; /* of this node */
     uint64_t changes;             /* of keys */
     int64_t *lived_ns;            /* (world), or (n) elsewhere */
-    struct remote {               /* on group rank 0: (world) ranks of other nodes */
+    struct remote {               /* on group rank 0: an array of world entries, used for ranks of other nodes */
         int64_t active_ns, heard_ns;
     } * remote;
     struct ras_job job;

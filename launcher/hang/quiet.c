@@ -1,3 +1,4 @@
+/* Decides from samples whether workers that report nothing are quiet, and which rank to blame (quiet.h). */
 #include "launcher/hang/quiet.h"
 
 #include <inttypes.h>

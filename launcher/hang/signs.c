@@ -1,3 +1,4 @@
+/* Reads processor time and bytes of a worker from /proc, for quiet.h (signs.h). */
 #include "launcher/hang/signs.h"
 
 #include <stdio.h>

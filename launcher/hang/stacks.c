@@ -1,3 +1,4 @@
+/* Collects the call stacks of a process from /proc, and from py-spy or eu-stack (stacks.h). */
 #include "launcher/hang/stacks.h"
 
 #include <dirent.h>

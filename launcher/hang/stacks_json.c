@@ -1,3 +1,4 @@
+/* Writes call stacks as JSON (stacks_json.h). */
 #include "launcher/hang/stacks_json.h"
 
 #include <errno.h>

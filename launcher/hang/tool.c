@@ -1,3 +1,4 @@
+/* Runs a program with a time limit, and collects its output (tool.h). */
 #include "launcher/hang/tool.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Serves an agent's health and metrics over HTTP (agent_http.h). */
 #include "launcher/observe/agent_http.h"
 
 #include <errno.h>

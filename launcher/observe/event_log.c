@@ -1,3 +1,4 @@
+/* Makes the lines of the event log (event_log.h). */
 #include "launcher/observe/event_log.h"
 
 #include <errno.h>

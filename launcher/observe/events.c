@@ -1,3 +1,4 @@
+/* Counts what happens to the agent, and writes it to the event log (events.h). */
 #include "launcher/observe/events.h"
 
 #include <errno.h>

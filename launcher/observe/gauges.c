@@ -1,3 +1,4 @@
+/* The gauges process: measures processor, memory and GPUs for status pages (gauges.h). */
 #include "launcher/observe/gauges.h"
 
 #include <inttypes.h>

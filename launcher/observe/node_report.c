@@ -1,3 +1,4 @@
+/* Makes a node's report for the rendezvous' status page (node_report.h). */
 #include "launcher/observe/node_report.h"
 
 #include <errno.h>

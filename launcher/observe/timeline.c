@@ -1,3 +1,4 @@
+/* Prints where the time of a restart went (timeline.h). */
 #include "launcher/observe/timeline.h"
 
 #include <stdio.h>

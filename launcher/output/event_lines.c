@@ -1,3 +1,4 @@
+/* Sends lines of the event log to the output process, and keeps those not confirmed (event_lines.h). */
 #include "launcher/output/event_lines.h"
 
 #include <stdlib.h>

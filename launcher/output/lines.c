@@ -1,3 +1,4 @@
+/* Cuts a byte stream into lines, and keeps the last ones (lines.h). */
 #include "launcher/output/lines.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Parses the options about output, and answers which stream goes where (log_conf.h). */
 #include "launcher/output/log_conf.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Writes workers' lines to the console: prefix, colour, rate limit (log_console.h). */
 #include "launcher/output/log_console.h"
 
 #include <errno.h>

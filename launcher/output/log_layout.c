@@ -1,4 +1,4 @@
-/* See log_layout.h. */
+/* Names and makes the folders and files of logs (log_layout.h). */
 #include "launcher/output/log_layout.h"
 
 #include <errno.h>

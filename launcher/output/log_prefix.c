@@ -1,3 +1,4 @@
+/* Expands the template of a console prefix (log_prefix.h). */
 #include "launcher/output/log_prefix.h"
 
 #include <stddef.h>

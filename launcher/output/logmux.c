@@ -1,3 +1,4 @@
+/* The agent's connection to the output process: set-up, crun's own texts, events, the end (logmux.h). */
 #include "launcher/output/logmux_internal.h"
 
 #include <errno.h>

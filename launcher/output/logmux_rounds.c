@@ -1,4 +1,4 @@
-/* The rounds that the output process knows. */
+/* The rounds that the agent has sent to the output process: their pipes, and what is known of each (logmux.h). */
 #include "launcher/output/logmux_internal.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Sends and receives messages between agent and output process (output_wire.h). */
 #include "launcher/output/output_wire.h"
 
 #include <errno.h>

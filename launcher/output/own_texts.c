@@ -1,3 +1,4 @@
+/* Sends crun's own texts to the output process, and writes those that it does not take (own_texts.h). */
 #include "launcher/output/own_texts.h"
 
 #include <poll.h>

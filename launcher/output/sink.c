@@ -1,3 +1,4 @@
+/* Queues console output in front of a descriptor that may be slow (sink.h). */
 #include "launcher/output/sink.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Asks the server that answers for a job: a host, each host of a list, or an elected leader (whom.h). */
 #include "launcher/outside/whom.h"
 
 #include <errno.h>

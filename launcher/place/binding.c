@@ -1,3 +1,4 @@
+/* Assigns cores to workers, and binds a worker to them (binding.h). */
 #include "launcher/place/binding.h"
 
 #include <errno.h>

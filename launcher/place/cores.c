@@ -1,3 +1,4 @@
+/* Counts the cores that this process may use, with CPU quotas of cgroups (cores.h). */
 #include "launcher/place/cores.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Sets of logical CPUs as text, and this process's own (cpus.h). */
 #include "launcher/place/cpus.h"
 
 #include <errno.h>

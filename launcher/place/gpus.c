@@ -1,3 +1,4 @@
+/* Finds the NVIDIA GPUs of this machine, and applies CUDA_VISIBLE_DEVICES (gpus.h). */
 #include "launcher/place/gpus.h"
 
 #include <ctype.h>

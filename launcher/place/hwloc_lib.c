@@ -1,3 +1,4 @@
+/* Loads hwloc (hwloc_lib.h). */
 #include "launcher/place/hwloc_lib.h"
 
 #include "common/base/shared_lib.h"

@@ -1,3 +1,4 @@
+/* Loads NVIDIA's management library (nvml_lib.h). */
 #include "launcher/place/nvml_lib.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Plans each worker's place: its cores, its GPU's NUMA node, its number of threads (placement.h). */
 #include "launcher/place/placement.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Reads the cores of this machine and their caches from hwloc (topology.h). */
 #include "launcher/place/topology.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Built where hwloc's headers are missing. */
+/* topology.h for builds without hwloc's headers: reading fails. */
 #include <errno.h>
 
 #include "common/base/err.h"

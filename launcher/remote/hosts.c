@@ -1,3 +1,4 @@
+/* Parses the hosts of -H and --hostfile (hosts.h). */
 #include "launcher/remote/hosts.h"
 
 #include <ctype.h>

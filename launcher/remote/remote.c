@@ -1,3 +1,4 @@
+/* Runs a job on other hosts: starts one agent on each by ssh, and waits for their ends (remote.h). */
 #include "launcher/remote/remote.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* An agent that another crun started: reads its order, and sets this process up by it (remote_agent.h). */
 #include "launcher/remote/remote_agent.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Makes the order for each host of -H: options, variables, secret, meeting point (remote_plan.h). */
 #include "launcher/remote/remote_plan.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Builds the command line that reaches a host, and finds hosts that are this machine (remote_shell.h). */
 #include "launcher/remote/remote_shell.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+/* Reads the output of agents on other hosts, line by line (remote.h). */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Writes and reads the order of an agent on another host (remote_wire.h). */
 #include "launcher/remote/remote_wire.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Finds why a worker ended: memory, GPUs, its own last words (causes.h). */
 #include "launcher/report/causes.h"
 
 #include <inttypes.h>

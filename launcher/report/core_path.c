@@ -1,3 +1,4 @@
+/* Computes where the kernel put a core file (core_path.h). */
 #include "launcher/report/core_path.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* Failures as JSON objects: makes, merges, sorts and prints them (failure.h). */
 #include "launcher/report/failure.h"
 
 #include <cjson/cJSON.h>

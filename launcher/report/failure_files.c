@@ -1,3 +1,4 @@
+/* Has the files of a failure report written (failure_files.h). */
 #include "launcher/report/failure_files.h"
 
 #include <cjson/cJSON.h>

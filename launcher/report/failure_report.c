@@ -1,3 +1,4 @@
+/* Makes the failure report of a job: collects facts, sends or gathers them, prints (failure_report.h). */
 #include "launcher/report/failure_report.h"
 
 #include <cjson/cJSON.h>

@@ -1,3 +1,4 @@
+/* Exchanges failures between the nodes of a round (failure_share.h). */
 #include "launcher/report/failure_share.h"
 
 #include <cjson/cJSON.h>

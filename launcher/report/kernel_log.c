@@ -1,3 +1,4 @@
+/* Reads the kernel's log: processes killed for lack of memory, faults of GPUs (kernel_log.h). */
 #include "launcher/report/kernel_log.h"
 
 #include <errno.h>

@@ -18,7 +18,7 @@ struct kernel_log {
     int fd;            /* -1: it cannot be read */
     const pid_t *pids; /* whose deaths are of interest */
     int n;
-    struct kernel_oom now, found; /* the report being read; the first one about one of pids */
+    struct kernel_oom now, found; /* the report being read; the first one that is about a process in pids */
     char xid[192];                /* the newest, "": none */
 };
 

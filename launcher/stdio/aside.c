@@ -1,3 +1,4 @@
+/* Keeps files open in the queue of a socket, so that nobody waits for their disk (aside.h). */
 #include "launcher/stdio/aside.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Prints a line to stderr without blocking (console.h). */
 #include "launcher/stdio/console.h"
 
 #include <poll.h>

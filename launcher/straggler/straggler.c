@@ -1,3 +1,4 @@
+/* Finds the rank that the others wait for, from the parts of ten steps (straggler.h). */
 #include "launcher/straggler/straggler.h"
 
 #include <math.h>

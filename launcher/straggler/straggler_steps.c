@@ -1,3 +1,4 @@
+/* Reads ten steps from a worker's page, and converts steps to text and back (straggler_steps.h). */
 #include "launcher/straggler/straggler_steps.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Watches for stragglers: reads pages in time, sends and collects steps (straggler_watch.h). */
 #include "launcher/straggler/straggler_watch.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Asks PyTorch's Flight Recorder of a process, and compares the calls of ranks (flight.h). */
 #include "launcher/witness/flight.h"
 
 #include <cjson/cJSON.h>

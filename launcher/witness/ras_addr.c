@@ -1,3 +1,4 @@
+/* Computes the addresses at which NCCL's RAS of each worker listens (ras_addr.h). */
 #include "launcher/witness/ras_addr.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+/* Parses an answer of NCCL's RAS (ras_answer.h). */
 #include "launcher/witness/ras_answer.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Asks NCCL's RAS a question over TCP (ras_client.h). */
 #include "launcher/witness/ras_client.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Decides when to ask NCCL's RAS, and which ranks its answers name (witness.h). */
 #include "launcher/witness/witness.h"
 
 #include <errno.h>

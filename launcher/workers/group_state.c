@@ -1,4 +1,4 @@
-/* See group_state.h. */
+/* The table of a group's states: which event leads from which state to which (group_state.h). */
 #include "launcher/workers/group_state.h"
 
 const char *group_state_name(enum group_state s)

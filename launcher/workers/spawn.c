@@ -1,3 +1,4 @@
+/* Starts one process with clone3 and exec (spawn.h). */
 #include "launcher/workers/spawn.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Builds the environment of a worker (spawn_env.h). */
 #include "launcher/workers/spawn_env.h"
 
 #include <errno.h>

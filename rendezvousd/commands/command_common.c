@@ -1,4 +1,4 @@
-/* See command_impl.h. */
+/* Error texts and argument parsers that several commands use (command_impl.h). */
 #include "rendezvousd/commands/command_impl.h"
 #include <ctype.h>
 #include <errno.h>

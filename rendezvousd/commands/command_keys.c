@@ -1,4 +1,4 @@
-/* Commands on keys of any type. */
+/* Commands on keys of any type: DEL, EXISTS, TYPE, EXPIRE, SCAN and the like. */
 #include "rendezvousd/commands/command_impl.h"
 #include "rendezvousd/store/glob.h"
 #include <errno.h>

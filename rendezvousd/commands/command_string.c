@@ -1,4 +1,4 @@
-/* Commands on strings. */
+/* Commands on string values: GET, SET, INCR, APPEND, MGET and the like. */
 #include "rendezvousd/commands/command_impl.h"
 #include <errno.h>
 #include <string.h>

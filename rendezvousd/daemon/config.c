@@ -1,4 +1,4 @@
-/* See config.h. */
+/* rendezvousd's options: their table, and checks of several together (config.h). */
 #include "rendezvousd/daemon/config.h"
 #include "common/base/err.h"
 #include "common/http/http_auth.h"

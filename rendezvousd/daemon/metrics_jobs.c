@@ -1,3 +1,4 @@
+/* Writes the series of single jobs for /metrics (metrics.h). */
 #include "rendezvousd/daemon/metrics_jobs.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* See sd_notify.h. */
+/* Tells systemd, or s6, that the daemon is ready or stopping (sd_notify.h). */
 #include "rendezvousd/daemon/sd_notify.h"
 #include "common/base/err.h"
 #include <errno.h>

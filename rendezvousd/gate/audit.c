@@ -1,4 +1,4 @@
-/* See audit.h. */
+/* Logs refused peers, a limited number of them (audit.h). */
 #include "rendezvousd/gate/audit.h"
 #include "common/base/log.h"
 

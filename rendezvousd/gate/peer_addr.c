@@ -1,4 +1,4 @@
-/* See peer_addr.h. */
+/* Reads a peer's address, and looks addresses up in a list (peer_addr.h). */
 #include "rendezvousd/gate/peer_addr.h"
 #include "common/net/addr.h"
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-/* See tokens.h. */
+/* Reads a server's token file, and finds tokens and principals in it (tokens.h). */
 #include "rendezvousd/gate/tokens.h"
 #include "common/auth/auth.h"
 #include "common/base/err.h"

@@ -1,3 +1,4 @@
+/* Keeps a curve in bounded memory by merging points (curve.h). */
 #include "rendezvousd/history/curve.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Parses a node's report, and writes it as JSON (node_figures.h). */
 #include "rendezvousd/history/node_figures.h"
 
 #include <errno.h>

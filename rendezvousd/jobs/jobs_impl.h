@@ -149,7 +149,7 @@ void jobs_close_seats_(struct jobs *j);
 void jobs_look_at_seats_(struct jobs *j); /* before anything is asked: jobs may go */
 bool jobs_hear_enough_(const struct jobs *j);
 void job_hold_first_(struct job *job);
-/* As jobs_join(), after the check that the seat that its node names is free, or its own. */
+/* Before jobs_join(): give the node the seat that it names. Refused if another node that is heard has the seat. */
 int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_event *join, struct err *e);
 int party_resume_seat_(struct jobs_party *p, const struct job *job, const char *node, struct err *e);
 void party_leave_seat_(struct jobs_party *p, enum jobs_end how);

@@ -1,4 +1,4 @@
-/* What a party may ask: see jobs.h. */
+/* Executes what a party asks for: JOIN, NEXT, FAIL, DONE, LEAVE and the like (jobs.h). */
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"

@@ -1,3 +1,4 @@
+/* Reports changes of jobs to the watcher (jobs_watch.h). */
 #include "rendezvousd/jobs/jobs_watch.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Who comes in; see gate.h. */
+/* Decides which connections are admitted, and what they may do (gate.h). */
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"

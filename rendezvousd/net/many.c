@@ -1,4 +1,4 @@
-/* See many.h. */
+/* Executes requests with many names in pieces (many.h). */
 #include "rendezvousd/net/many.h"
 #include "rendezvousd/net/server_impl.h"
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* See spaces.h. */
+/* Keeps key-spaces by principal and job, and their limits of memory (spaces.h). */
 #include "rendezvousd/net/spaces.h"
 #include "common/base/seeded_hash.h"
 #include "rendezvousd/net/server_impl.h"

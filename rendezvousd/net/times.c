@@ -1,3 +1,4 @@
+/* Counts durations in a histogram (times.h). */
 #include "rendezvousd/net/times.h"
 
 const double times_bounds_s[TIMES_BOUNDS] = {1e-5, 1e-4, 1e-3, 1e-2, 2e-2, 5e-2, 0.5};

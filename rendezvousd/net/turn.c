@@ -1,4 +1,4 @@
-/* See turn.h. */
+/* Divides the loop's work into turns (turn.h). */
 #include "rendezvousd/net/turn.h"
 #include "common/base/log.h"
 #include "rendezvousd/net/conn_impl.h"

@@ -1,3 +1,4 @@
+/* The buffer of a request parser: bytes, and where the arguments are (argbuf.h). */
 #include "rendezvousd/resp/argbuf.h"
 #include "common/base/array.h"
 #include "common/base/buf.h"

@@ -1,4 +1,4 @@
-/* See reply.h. */
+/* Writes RESP2 replies into a bounded buffer (reply.h). */
 #include "rendezvousd/resp/reply.h"
 #include "common/base/numbers.h"
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* See request.h. */
+/* Parses RESP2 requests from bytes as they arrive (request.h). */
 #include "rendezvousd/resp/request.h"
 #include "common/base/err.h"
 #include "common/base/numbers.h"

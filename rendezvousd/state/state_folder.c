@@ -1,3 +1,4 @@
+/* Opens folders and files of the state directory safely (state_folder.h). */
 #include "rendezvousd/state/state_folder.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Parses a log of the state directory (state_log.h). */
 #include "rendezvousd/state/state_log.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Starts and ends the process that writes the state directory (state_process.h). */
 #include "rendezvousd/state/state_process.h"
 
 #include <errno.h>

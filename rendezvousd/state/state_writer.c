@@ -1,3 +1,4 @@
+/* In the writing process: writes batches of logs to the state directory (state_writer.h). */
 #include "rendezvousd/state/state_writer.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* See expiry.h. */
+/* A binary heap of deadlines (expiry.h). */
 #include "rendezvousd/store/expiry.h"
 #include <errno.h>
 #include <stdbool.h>

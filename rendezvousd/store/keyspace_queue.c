@@ -1,4 +1,4 @@
-/* Queues of a key-space: see keyspace.h. */
+/* Queues of a key-space: push, pop, length (keyspace.h). */
 #include "rendezvousd/store/keyspace_impl.h"
 #include <errno.h>
 #include <stdlib.h>

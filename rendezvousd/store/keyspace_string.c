@@ -1,4 +1,4 @@
-/* Strings of a key-space: see keyspace.h. */
+/* Strings of a key-space: get, set, append, add (keyspace.h). */
 #include "common/base/numbers.h"
 #include "rendezvousd/store/keyspace_impl.h"
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Which host of a list a node dials. See hosts.h. */
+/* Chooses which host of a list a node dials (hosts.h). */
 #include "common/rdzv/client/hosts.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Computes until when a node's workers may run (lease.h). */
 #include "common/rdzv/client/lease.h"
 
 #include <stdio.h>

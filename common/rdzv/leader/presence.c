@@ -1,3 +1,4 @@
+/* Describes which nodes a waiting job has, and which it misses (presence.h). */
 #include "common/rdzv/leader/presence.h"
 
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* Loads a leader's decisions from a home, and appends new ones (rdzv_reign.h). */
 #include "common/rdzv/leader/rdzv_reign.h"
 
 #include <errno.h>

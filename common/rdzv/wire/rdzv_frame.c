@@ -1,3 +1,4 @@
+/* Makes and parses frames: a text with length, number and checksum (rdzv_frame.h). */
 #include "common/rdzv/wire/rdzv_frame.h"
 
 #include <stdio.h>

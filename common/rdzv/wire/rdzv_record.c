@@ -1,3 +1,4 @@
+/* Writes and parses records of fields "key=value" by a table (rdzv_record.h). */
 #include "common/rdzv/wire/rdzv_record.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Events, news and settings of the rendezvous as records (rdzv_wire.h). */
 #include "common/rdzv/wire/rdzv_wire.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* The machine of an agent (agent.h). */
+/* The machine of an agent: for each state and event, the next state and the effects (agent.h). */
 #include "launcher/agent/machine/agent.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Chooses the last sentence that crun prints about a job that was stopped (farewell.h). */
 #include "launcher/agent/machine/farewell.h"
 
 #include <stdio.h>

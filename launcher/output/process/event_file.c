@@ -1,3 +1,4 @@
+/* Appends lines to the event log file, on a thread (event_file.h). */
 #include "launcher/output/process/event_file.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Writes one log file: whole lines, rotation, size limit, full disks (logfile.h). */
 #include "launcher/output/process/logfile.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* Decides what the console shows of unfinished lines and progress bars (partial.h). */
 #include "launcher/output/process/partial.h"
 
 #include <string.h>

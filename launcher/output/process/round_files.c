@@ -1,4 +1,4 @@
-/* The folders and files of a round. */
+/* Makes the folders of a round, and opens its files, on the files' thread (round_files.h). */
 #include "launcher/output/process/round_files.h"
 
 #include <fcntl.h>

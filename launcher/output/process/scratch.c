@@ -1,3 +1,4 @@
+/* Makes, locks and removes the temporary folder of error records (scratch.h). */
 #include "launcher/output/process/scratch.h"
 
 #include <dirent.h>

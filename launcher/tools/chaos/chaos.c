@@ -1,3 +1,4 @@
+/* `crun chaos`: reads the plan, inflicts faults in time, and ends them (chaos.h). */
 #include "launcher/tools/chaos/chaos.h"
 
 #include <errno.h>

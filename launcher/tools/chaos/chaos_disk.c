@@ -1,3 +1,4 @@
+/* Faults of disks: fills a file system, flips a bit of a file (chaos_disk.h). */
 #include "launcher/tools/chaos/chaos_disk.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Draws the sequence of faults from a plan and a seed (chaos_draw.h). */
 #include "launcher/tools/chaos/chaos_draw.h"
 
 #include <errno.h>

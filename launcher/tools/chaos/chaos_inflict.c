@@ -1,3 +1,4 @@
+/* Inflicts one part of a fault on its targets (chaos_inflict.h). */
 #include "launcher/tools/chaos/chaos_inflict.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Opens what faults need besides signals: links and clocks (chaos_means.h). */
 #include "launcher/tools/chaos/chaos_means.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Parses a plan of faults (chaos_plan.h). */
 #include "launcher/tools/chaos/chaos_plan.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Keeps the table of open faults, and undoes them in time (chaos_table.h). */
 #include "launcher/tools/chaos/chaos_table.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Parses the targets of `crun chaos`, and finds the processes that they name (chaos_target.h). */
 #include "launcher/tools/chaos/chaos_target.h"
 
 #include <ctype.h>

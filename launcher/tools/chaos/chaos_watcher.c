@@ -1,3 +1,4 @@
+/* The watcher: undoes open faults if `crun chaos` dies (chaos_watcher.h). */
 #include "launcher/tools/chaos/chaos_watcher.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* `crun doctor`: chooses the hosts, has them examined, and prints what was found (doctor.h). */
 #include "launcher/tools/doctor/doctor.h"
 
 #include <cjson/cJSON.h>

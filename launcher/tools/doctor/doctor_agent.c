@@ -1,3 +1,4 @@
+/* `crun doctor-agent`: answers requests about its machine on standard input (doctor_agent.h). */
 #include "launcher/tools/doctor/doctor_agent.h"
 
 #include <cjson/cJSON.h>

@@ -1,3 +1,4 @@
+/* Starts a doctor-agent on each host, and exchanges requests and answers with it (doctor_host.h). */
 #include "launcher/tools/doctor/doctor_host.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Converts facts of a machine to JSON and back (facts.h). */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Collects the facts of this machine: kernel, token, names, folders, GPUs (facts.h). */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>

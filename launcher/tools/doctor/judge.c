@@ -1,3 +1,4 @@
+/* Makes findings from what hosts report of themselves and their connections (judge.h). */
 #include "launcher/tools/doctor/judge.h"
 
 #include <stdio.h>

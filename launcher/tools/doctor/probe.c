@@ -1,3 +1,4 @@
+/* Tries one connection between two hosts, with small and large packets (probe.h). */
 #include "launcher/tools/doctor/probe.h"
 
 #include <errno.h>

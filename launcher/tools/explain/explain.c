@@ -1,3 +1,4 @@
+/* `crun explain`: finds the meaning of an exit code or a message in the tables (explain.h). */
 #include "launcher/tools/explain/explain.h"
 
 #include <ctype.h>

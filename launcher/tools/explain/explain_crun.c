@@ -1,3 +1,4 @@
+/* Table for `crun explain`: messages of crun. */
 #include "launcher/tools/explain/explain_table.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Table for `crun explain`: messages that all programs share, and lines of NCCL, CUDA, Gloo and PyTorch. */
 #include "launcher/tools/explain/explain_table.h"
 
 #include <stddef.h>

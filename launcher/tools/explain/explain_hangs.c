@@ -1,3 +1,4 @@
+/* Table for `crun explain`: messages about workers that hang or are slow. */
 #include "launcher/tools/explain/explain_table.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Table for `crun explain`: messages of rendezvousd, of a hosting crun, and of stores. */
 #include "launcher/tools/explain/explain_table.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Asks all nodes of a job a question, and passes on each rank's answer (ask_nodes.h). */
 #include "launcher/tools/stacks/ask_nodes.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Groups ranks by equal call stacks, and prints the groups (groups.h). */
 #include "launcher/tools/stacks/groups.h"
 
 #include <errno.h>

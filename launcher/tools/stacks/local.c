@@ -1,3 +1,4 @@
+/* Looks at a crun on this machine by its process id: its job, its workers' stacks (local.h). */
 #include "launcher/tools/stacks/local.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* `crun logs`: prints the last lines of a job's ranks (logs.h). */
 #include "launcher/tools/stacks/logs.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* See status.h. Whom it asks: whom.h. */
+/* `crun status`: asks a rendezvous about its jobs, or reads a job's log in a shared home (status.h). */
 #include "launcher/tools/status/status.h"
 
 #include <cjson/cJSON.h>

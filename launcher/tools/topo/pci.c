@@ -1,3 +1,4 @@
+/* The distance of two PCI devices, from their paths in sysfs (pci.h). */
 #include "launcher/tools/topo/pci.h"
 
 #include <stdbool.h>

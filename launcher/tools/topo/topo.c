@@ -1,3 +1,4 @@
+/* `crun topo`: prints GPUs, adapters and cores, and how they are connected (topo.h). */
 #include "launcher/tools/topo/topo.h"
 
 #include <errno.h>

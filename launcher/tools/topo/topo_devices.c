@@ -1,3 +1,4 @@
+/* Finds GPUs and network adapters, and the distances between them (topo_devices.h). */
 #include "launcher/tools/topo/topo_devices.h"
 
 #include <dirent.h>
