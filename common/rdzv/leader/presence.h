@@ -1,5 +1,5 @@
 /* Which nodes are there while a job waits for its nodes, for people: who is missing, since when, and when the job is
- * given up. Pure. Also as a record of fields (rdzv_wire.h), which servers and pulses publish. */
+ * given up. Pure. Also as a record of fields (rdzv_wire.h), which servers publish. */
 #ifndef CRUN_COMMON_PRESENCE_H
 #define CRUN_COMMON_PRESENCE_H
 

@@ -1,4 +1,4 @@
-/* Keeps the findings of crun doctor, and prints them with their remedies (findings.h). */
+/* Keeps the findings of crun doctor, their names and their remedies (findings.h). */
 #include "launcher/tools/doctor/findings.h"
 
 #include <stdarg.h>
