@@ -161,7 +161,7 @@ static int explain_long(const struct arg_program *p, const struct long_names *l,
     for (size_t i = 0; i < l->n; i++)
         if (n > 0 && strncmp(l->v[i].name, name, n) == 0 && l->v[i].val != last_val) {
             found++;
-            last_val = l->v[i].val; /* the entries of one option stand together */
+            last_val = l->v[i].val; /* entries of one option are adjacent */
             if (used < sizeof list)
                 used +=
                     (size_t)snprintf(list + used, sizeof list - used, "%s--%s", found > 1 ? ", " : "", l->v[i].name);

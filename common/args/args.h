@@ -123,7 +123,7 @@ enum arg_page { ARG_PAGE_HELP, ARG_PAGE_MARKDOWN, ARG_PAGE_MAN, ARG_PAGE_BASH, A
 struct arg_result {
     int first_operand;                /* index into argv, which args_parse() may have reordered */
     bool help, version, print_config; /* args_answer() acts on these; required options are not checked if one is set */
-    enum arg_page page;               /* that help means */
+    enum arg_page page;               /* the page that `help` asks for */
     unsigned char source[ARG_SPECS_MAX]; /* enum arg_source by index of the spec */
     /* the value as it was written; NULL: none. Valid as long as argv, environ and this struct */
     const char *text[ARG_SPECS_MAX];

@@ -57,7 +57,7 @@ void auth_client_end(struct auth_client *c);
 /* --- the server's side */
 
 struct auth_server {
-    char expected[AUTH_HEX + 1]; /* the client's proof; empty: no challenge stands */
+    char expected[AUTH_HEX + 1]; /* the client's proof; empty: no challenge is open */
     bool known;                  /* the principal has a secret here */
 };
 

@@ -211,7 +211,7 @@ static int open_tokens(const char *path, const char *what, bool *ret_inherited, 
                            "token file '%s': expected fd: and the number of an open descriptor, such as fd:3", path);
         return fcntl((int)n, F_GETFD) < 0 ? err_errno(e, errno, "%s cannot be read", what) : (int)n;
     }
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO does not hold us up */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a FIFO must not block us */
     return fd < 0 ? err_errno(e, errno, "%s cannot be read", what) : fd;
 }
 

@@ -18,7 +18,7 @@ int array_reserve(void *array, size_t *cap, size_t need, size_t size)
         return 0;
     while (more < need && more <= SIZE_MAX / 2)
         more *= 2;
-    memcpy(&v, array, sizeof v); /* a pointer to anything */
+    memcpy(&v, array, sizeof v); /* *array may be a pointer of any type */
     v = more >= need ? reallocarray(v, more, size) : NULL;
     if (!v)
         return -ENOMEM;

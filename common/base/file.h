@@ -40,7 +40,7 @@ int file_read_int(int otherwise, const char *path, ...) __attribute__((format(pr
  * such a page nothing happens. */
 #define FILE_AT_MAX 256
 struct file_at {
-    _Atomic int64_t since_ms; /* clock_ms(); 0: at none */
+    _Atomic int64_t since_ms; /* clock_ms(); 0: no file */
     char path[FILE_AT_MAX];   /* "": at none */
 };
 void file_at_share(struct file_at *page);

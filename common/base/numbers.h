@@ -11,14 +11,14 @@
 char *digits_write(char *at, long long v); /* decimal, without a NUL; returns its end */
 
 void hex_write(char *ret, const void *bytes, size_t n); /* 2n small digits and a NUL */
-int hex_digit(char c);                                  /* either case; -1: it is none */
+int hex_digit(char c);                                  /* upper or lower case; -1: not a hex digit */
 int hex_byte(const char *p, size_t n); /* value of the two hex digits at p[0..n); -1: they are not two hex digits */
 
 /* A list of ranges as text: "0-3,5". Initialise as {.out = memory, .cap = its bytes}, with out[0] = 0. */
 struct ranges {
     char *out; /* cut short if cap is too small */
     size_t cap, len;
-    size_t at; /* where the last range stands */
+    size_t at; /* offset of the last range */
     int first, last;
 };
 

@@ -23,7 +23,7 @@ struct shared_lib {
     const char *expected; /* what has all of the functions: "hwloc 2" */
     const struct lib_symbol *symbols;
     size_t n;
-    void *functions; /* the struct that is filled */
+    void *functions; /* the struct to be filled */
     pthread_mutex_t lock;
     bool loaded;
 };

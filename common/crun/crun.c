@@ -289,7 +289,7 @@ enum crun_stop_reason crun_stop_reason(void)
 {
     struct crun_page *p = self.page;
     uint32_t r = p ? atomic_load_explicit(&p->stop_reason, memory_order_acquire) : CRUN_STOP_NONE;
-    return r <= CRUN_STOP_HOLD ? (enum crun_stop_reason)r : CRUN_STOP_ABORT; /* unknown to us: just go */
+    return r <= CRUN_STOP_HOLD ? (enum crun_stop_reason)r : CRUN_STOP_ABORT; /* a reason of a later version: exit */
 }
 
 const char *crun_stop_reason_name(enum crun_stop_reason r)

@@ -136,7 +136,7 @@ static void parse_mapping(const char *line, struct mapping *m)
 /* Calls fn for each mapping of this process until it returns true. */
 static void each_mapping(bool (*fn)(void *arg, const struct mapping *m), void *arg)
 {
-    static char buffer[8192]; /* one thread at a time comes here */
+    static char buffer[8192]; /* used by one thread at a time */
     size_t n = 0;
     ssize_t got;
     int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
@@ -173,7 +173,7 @@ static bool name_frame(void *arg, const struct mapping *m)
     put_text(f->out, " ");
     put_escaped(f->out, m->path, m->path_len);
     put_text(f->out, "+");
-    put_hex(f->out, f->pc - m->from + m->offset); /* as addr2line -e FILE wants it */
+    put_hex(f->out, f->pc - m->from + m->offset); /* in the form for addr2line -e FILE */
     return true;
 }
 
@@ -244,7 +244,7 @@ static void write_all(int fd, const char *data, size_t n)
     }
 }
 
-/* In a file beside the record's. */
+/* Write to a file beside the record's. */
 static bool write_beside(const struct out *o)
 {
     unlink(crash.tmp);
@@ -375,7 +375,7 @@ static void on_crash(int signo, siginfo_t *info, void *context)
     }
     sigaction(signo, &crash.before[i], NULL);
     if (info->si_code <= 0)
-        syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), signo); /* taken when this handler returns */
+        syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), signo); /* delivered when this handler returns */
     errno = saved;
 }
 

@@ -10,7 +10,7 @@
 
 #define CRUN_PAGE_MAGIC 0x6e757263u /* "crun" */
 #define CRUN_PAGE_VERSION 2u        /* version that this launcher writes; 2: it can hold a process between two rounds */
-#define CRUN_PAGE_OLDEST 1u         /* what libcrun takes */
+#define CRUN_PAGE_OLDEST 1u         /* oldest version that libcrun accepts */
 #define CRUN_PAGE_BYTES 4096
 
 /* Histogram of the times of steps: 16 buckets for each doubling of the time; the first begins at 0, the last has no
@@ -22,7 +22,7 @@
 #define CRUN_PAGE_FIGURES 16    /* likewise, enum crun_figure */
 
 #define CRUN_PAGE_PARTS 6 /* likewise, enum crun_part */
-#define CRUN_PAGE_ROWS 32 /* newest steps whose parts are there */
+#define CRUN_PAGE_ROWS 32 /* number of newest steps whose parts are kept */
 
 /* How long each part of a step took. Step N is in row N % CRUN_PAGE_ROWS. */
 struct crun_page_row {

@@ -164,7 +164,7 @@ static int read_line(struct link *l, char *out, size_t cap)
 static int read_value(struct link *l, size_t bytes, char *out, size_t cap)
 {
     char c;
-    for (size_t i = 0; i < bytes + 2; i++) { /* and the line's end */
+    for (size_t i = 0; i < bytes + 2; i++) { /* plus the line's end */
         TRY(read_byte(l, &c));
         if (i < bytes && i < cap)
             out[i] = c;
@@ -275,7 +275,7 @@ int crun_get(const char *key, void *out, size_t capacity, size_t *ret_bytes, dou
     if (rc == 0)
         rc = answer(&l, out, capacity, &n);
     link_end(&l, rc);
-    if (rc == 0 && n < 0) /* deleted between the two */
+    if (rc == 0 && n < 0) /* deleted between the two requests */
         return -ENOENT;
     if (rc == 0)
         *ret_bytes = (size_t)n;

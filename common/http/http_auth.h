@@ -19,7 +19,7 @@ struct http_credentials {
 /* Parse the value of an Authorization header; NULL: the request had none. One that cannot be parsed counts as shown
  * and matches nothing. The caller wipes *ret. */
 void http_auth_read(const char *header, struct http_credentials *ret);
-/* Takes as long whatever differs. */
+/* Takes the same time wherever they differ. */
 bool http_auth_matches(const struct http_credentials *c, const struct auth_token *t);
 
 /* Both, for all tokens. */

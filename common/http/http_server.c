@@ -162,7 +162,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
         return MHD_YES;
     }
     if (*data_len > 0) {
-        *data_len = 0; /* a body: of no use here */
+        *data_len = 0; /* a body is ignored */
         return MHD_YES;
     }
     const struct http_request request_of = {h, c};

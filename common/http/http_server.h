@@ -30,9 +30,9 @@ struct http_answer {
 #define HTTP_PROMETHEUS "text/plain; version=0.0.4; charset=utf-8"
 
 enum http_access {
-    HTTP_FOR_TOKENS, /* where there are any */
+    HTTP_FOR_TOKENS, /* needs a token, if there are any */
     HTTP_FOR_PROBES, /* anybody, under any host name: probes have no token */
-    HTTP_DECIDES,    /* the page looks itself who asks */
+    HTTP_DECIDES,    /* the page checks access itself */
 };
 
 struct http_page {
@@ -44,7 +44,7 @@ struct http_page {
 struct http_server_options { /* strings and pages are borrowed */
     const char *name;        /* "rendezvousd"; browsers show it when they ask for a token */
     const char *bind;        /* an IPv4 or IPv6 address */
-    int port;                /* 0: the kernel picks */
+    int port;                /* 0: the kernel chooses */
     const char *token_file;  /* common/auth/auth.h; NULL: anybody who reaches the port may read */
     bool any_host;           /* without tokens: accept any host name in requests */
     const struct http_page *pages;

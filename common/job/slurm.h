@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RDZV_PORT 29400 /* of an endpoint without one, as torchrun's */
+#define RDZV_PORT 29400 /* default port of an endpoint, as in torchrun */
 
 /* The first host of a Slurm list: "node[07-12,20],gpu3" -> "node07". False if it is not one or does not fit into cap
  * bytes; *ret is then undefined. */

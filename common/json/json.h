@@ -29,7 +29,7 @@ int json_f64(const cJSON *o, const char *name, double *ret, struct err *e);
  * another type, not finite, or (int) out of the range of int. */
 const char *json_str_or(const cJSON *o, const char *name, const char *otherwise);
 double json_f64_or(const cJSON *o, const char *name, double otherwise);
-int json_int_or(const cJSON *o, const char *name, int otherwise); /* without its fraction */
+int json_int_or(const cJSON *o, const char *name, int otherwise); /* the integer part */
 
 /* Make a tree valid UTF-8, as JSON requires: other bytes in its strings (not in its keys) become U+FFFD. -ENOMEM. */
 int json_clean(cJSON *tree, struct err *e);

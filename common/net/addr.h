@@ -20,7 +20,7 @@
 bool addr_read(const char *text, uint8_t ret[ADDR_BYTES]);
 /* The address of a socket. False, and zeroes: it is of another family. */
 bool addr_of(const struct sockaddr *sa, uint8_t ret[ADDR_BYTES]);
-int addr_port_of(const struct sockaddr *sa); /* 0: it is of another family */
+int addr_port_of(const struct sockaddr *sa); /* 0: of another family */
 /* "10.0.0.7", "fe80::1". ret has INET6_ADDRSTRLEN bytes; returned. */
 char *addr_text(const uint8_t ip[ADDR_BYTES], char *ret);
 bool addr_is_v4(const uint8_t ip[ADDR_BYTES]);
@@ -40,7 +40,7 @@ struct host_port {
  * brackets are not one pair around it. The characters of host and port are not checked. */
 bool addr_split(const char *text, size_t n, struct host_port *ret);
 
-/* 1 to 65535; -1: it is no port. */
+/* Returns 1 to 65535; -1: not a port. */
 int addr_port(const char *text, size_t n);
 
 #endif

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#define FDS_MAX 253 /* of one message: the kernel's SCM_MAX_FD */
+#define FDS_MAX 253 /* per message; the kernel's SCM_MAX_FD */
 
 /* Send. Returns the number of bytes sent, or a negative errno; at least one byte must be given. The caller keeps its
  * descriptors. */

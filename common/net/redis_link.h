@@ -24,13 +24,13 @@ struct redis_host {
 
 struct redis_link {
     bool tls, sentinel;
-    bool plain; /* resp://: no greeting at all */
+    bool plain; /* resp://: no greeting */
     char user[128], password[512], master[128];
     int db;
     struct redis_host hosts[REDIS_HOSTS_MAX]; /* of servers, or of sentinels */
     int host_count;
-    struct redis_host moved; /* where a Redis Cluster sent us; "": nowhere */
-    struct redis_host now;   /* of the newest connection */
+    struct redis_host moved; /* where a Redis Cluster redirected us; "": nowhere */
+    struct redis_host now;   /* server of the newest connection */
     struct tls_context *tls_context;
 };
 

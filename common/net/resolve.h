@@ -17,7 +17,8 @@ int resolve(const char *host, const char *port, int64_t deadline, int abort_fd, 
 struct lookup;
 int resolve_start(const char *host, const char *port, struct addrinfo **ret, struct lookup **ret_lookup, struct err *e);
 int resolve_fd(const struct lookup *l); /* readable when the answer is there */
-int resolve_take(struct lookup *l, const char *host, struct addrinfo **ret, struct err *e); /* then; l is gone */
+/* call when readable; l is freed */
+int resolve_take(struct lookup *l, const char *host, struct addrinfo **ret, struct err *e);
 void resolve_abandon(struct lookup *l); /* NULL allowed; never waits */
 
 /* Wait for events (poll(2)) on fd; if fd is -1, only for the time. 0; -ETIMEDOUT; -ECANCELED when abort_fd becomes

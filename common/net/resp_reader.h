@@ -14,10 +14,10 @@ struct err;
 
 /* Lives as long as the reader, and does not move. */
 struct resp_bound {
-    size_t bytes; /* that came since the last whole reply */
+    size_t bytes; /* bytes since the last complete reply */
     int max_elements;
 #if HIREDIS_MAJOR < 1
-    redisReplyObjectFunctions functions; /* hiredis' own, but for arrays */
+    redisReplyObjectFunctions functions; /* hiredis' own, except for arrays */
     void *(*create_array)(const redisReadTask *, int);
 #endif
 };
@@ -25,7 +25,7 @@ struct resp_bound {
 /* NULL: no memory. Freed by redisReaderFree(). */
 redisReader *resp_reader_create(struct resp_bound *b, int max_elements);
 
-/* What has come. -EPROTO. */
+/* Add received bytes. -EPROTO. */
 int resp_reader_feed(struct resp_bound *b, redisReader *r, const char *p, size_t n, struct err *e);
 
 /* 1: the next reply, for freeReplyObject(); 0: it is not complete yet. -EPROTO: malformed; -E2BIG: longer than

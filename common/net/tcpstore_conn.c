@@ -48,7 +48,7 @@ static int put_bytes(struct tcpstore_conn *c, const void *p, size_t n, struct er
     if (rc == 0)
         return 0;
     err_set(e, rc, "a request of %zu bytes is too large", c->out.len + n);
-    tcpstore_hang_up(c); /* drops the part that was queued */
+    tcpstore_hang_up(c); /* drops queued requests */
     return rc;
 }
 

@@ -39,7 +39,7 @@ static int file_error(const struct tls_context *c, struct err *e, const char *ki
 {
     char what[320];
     snprintf(what, sizeof what, "%s '%.280s' cannot be used", kind, path);
-    if (access(path, R_OK) < 0) { /* for which OpenSSL has no words */
+    if (access(path, R_OK) < 0) { /* for which OpenSSL has no error text */
         const int why = errno;
         c->crypto->ERR_clear_error();
         return err_set(e, ERR_USAGE, "%s: %s", what, strerror(why));

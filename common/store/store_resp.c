@@ -152,7 +152,7 @@ static int queue_transaction(struct resp_store *s, const struct resp_words *w, c
         rc = resp_words_append(all[i], &s->conn, e);
     free(channel);
     if (rc < 0)
-        resp_hang_up(&s->conn); /* drops the part that was queued */
+        resp_hang_up(&s->conn); /* drops queued requests */
     return rc;
 }
 

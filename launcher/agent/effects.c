@@ -37,7 +37,7 @@ struct effects {
     unsigned queue_max, first, last; /* of the queue, modulo queue_max */
     bool pumping;
     uv_timer_t grace;  /* for AGENT_DO_STOP, AGENT_DO_AWAIT or AGENT_TELL_MS */
-    int64_t grace_ms;  /* that it was started with */
+    int64_t grace_ms;  /* with which it was started */
     uv_timer_t insist; /* within the grace: sends SIGTERM after the signal that the workers got first */
     int signo;         /* which one that was */
     bool wished;       /* by the user, that all this ends */

@@ -226,7 +226,7 @@ int member_socket(const struct run *r)
 
 /* --- life */
 
-/* To group rank 0, this one. */
+/* Handle what another node sends to group rank 0. */
 static int on_failure(void *arg, const char *node, const char *text, size_t n)
 {
     return failure_report_receive(((struct run *)arg)->failures, node, text, n);

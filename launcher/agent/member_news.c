@@ -147,7 +147,7 @@ static void on_fence(void *arg, const char *why)
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
     if (why[0])
-        logmux_print(r->mux, "%s; the workers here were ended", why); /* first the deed */
+        logmux_print(r->mux, "%s; the workers here were ended", why); /* killed first, then printed */
 }
 
 /* A phrase about the workers of a node that exits without an answer of the rendezvous. */
@@ -221,7 +221,7 @@ static void print_trouble(struct run *r, const struct rdzv_progress *p)
     member_hint_taken(r, p->for_ms);
 }
 
-/* The minimum is there. */
+/* Text for when MIN nodes are there. */
 static void enough_text(const struct presence *now, char *out, size_t cap)
 {
     char begins[128] = "";

@@ -18,7 +18,7 @@
 struct notices {
     struct run *run;
     uv_timer_t limit, file;
-    enum notice first; /* the one that counts */
+    enum notice first; /* the notice that counts: the first */
 };
 
 void notices_came(struct run *r, enum notice n)

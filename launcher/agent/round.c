@@ -33,10 +33,10 @@
 #include "launcher/workers/group.h"
 
 struct round {
-    struct rdzv_news news;  /* of the current one */
+    struct rdzv_news news;  /* news of the current round */
     uint64_t output;        /* number of the round whose pipes and folders are in use */
     int previous_base;      /* rank of our first worker in the round before, -1: none */
-    struct timeline times;  /* of the restart that it is */
+    struct timeline times;  /* times of the restart that began it */
     struct timeline broken; /* the times of the next restart, once a worker of this round has failed */
     uint64_t kept;          /* the newest state that a worker of the round before kept (crun_keeps()), + 1; 0: none */
     /* the workers of the broken round used libcrun, so the line of times waits for the first step */
@@ -49,7 +49,7 @@ struct round_part {
     const char *name;
     int (*begin)(struct run *r, const struct rdzv_news *news, struct err *e); /* < 0: the round cannot begin */
     void (*started)(struct run *r, int64_t now_ns);                           /* all workers execute their program */
-    void (*gone)(struct run *r, int64_t now_ns);                              /* nobody of it is left */
+    void (*gone)(struct run *r, int64_t now_ns);                              /* no process of it is left */
 };
 
 /* --- the times of a restart */
@@ -80,7 +80,7 @@ void round_print_times(struct run *r)
 
 /* --- the state that workers keep in memory */
 
-/* The furthest one, + 1; 0: there is none. */
+/* The newest state that a worker keeps, + 1; 0: none. */
 static uint64_t furthest_state(const struct run *r, bool of_held)
 {
     uint64_t found = 0;
@@ -166,7 +166,7 @@ void round_note_met(void *run, size_t readers)
 
 static void end_times(struct run *r, int64_t now_ns)
 {
-    round_print_times(r); /* its first step never came */
+    round_print_times(r); /* the first step never came */
     r->round->wait_first_step = group_attached(r->group);
     r->round->wait_met = r->round->times.met;
     r->round->broken.gone = now_ns;

@@ -51,7 +51,7 @@ struct run {
 
     struct agent agent;         /* only effects.c steps it */
     struct effects *effects;    /* the queue of the machine's events, and its effects */
-    struct turns *turns;        /* whether the loop turns */
+    struct turns *turns;        /* measures whether the loop runs */
     struct notices *notices;    /* that this node will be taken away */
     struct signals *signals;    /* stop signals, the guardian's end, the crun that started this one */
     struct member *member;      /* this node as a member of the job: rendezvous and bootstrap store */

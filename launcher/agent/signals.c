@@ -63,7 +63,7 @@ static bool is_typed(const struct signalfd_siginfo *info)
     return info->ssi_code == SI_QUEUE && info->ssi_int == GUARDIAN_TYPED;
 }
 
-/* The worker got it as well. */
+/* Did the worker get the signal as well? */
 static bool is_shared(const struct run *r, const struct signalfd_siginfo *info)
 {
     return is_typed(info) && r->shares_terminal && (info->ssi_signo == SIGINT || info->ssi_signo == SIGQUIT);

@@ -12,7 +12,7 @@ int signals_open(struct run *r, struct err *e);  /* sets r->signals; nothing is 
 int signals_watch(struct run *r, struct err *e); /* from now on signals are handled instead of ending the agent */
 void signals_unwatch(struct run *r);
 
-bool signals_paused(const struct run *r); /* by Ctrl-Z: the workers stand still */
+bool signals_paused(const struct run *r); /* by Ctrl-Z: workers are stopped */
 void signals_keep_paused(struct run *r);  /* workers were started, perhaps meanwhile */
 /* crun was sent this signal, and has not handled it yet. */
 bool signals_is_on_its_way(const struct run *r, int signo);

@@ -22,7 +22,7 @@
 #include "launcher/report/failure_report.h"
 #include "launcher/straggler/straggler_watch.h"
 
-#define EXCLUDE "EXCLUDE " /* an answer: and rank and class */
+#define EXCLUDE "EXCLUDE " /* an answer: followed by rank and class */
 
 struct stragglers {
     struct straggler_watch *watch;

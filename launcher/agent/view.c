@@ -14,7 +14,7 @@
 
 static const char *const state_names[] = {AGENT_STATES(CHOICE_NAME)};
 
-/* What this state waits for. */
+/* Describe what this state waits for. */
 static void describe_wait(const struct run *r, char *out, size_t cap)
 {
     const char *text = "";

@@ -28,8 +28,8 @@
 
 struct answers {
     struct answers_options o;
-    uint64_t id; /* of the question under way */
-    bool logs;   /* it is about these */
+    uint64_t id; /* id of the question under way */
+    bool logs;   /* the question is about logs */
     struct gather *gather;
     uv_timer_t late;
 };
@@ -120,7 +120,7 @@ static void drop(struct answers *a)
     uv_timer_stop(&a->late);
 }
 
-/* With what there is. */
+/* Answer with what is there. */
 static void answer(struct answers *a)
 {
     struct buf text = {.max = RDZV_ANSWER_MAX + 16 * TAIL_BYTES};
@@ -141,7 +141,7 @@ static void on_late(uv_timer_t *t)
     answer(container_of(t, struct answers, late));
 }
 
-/* The worker, if it is asked for. */
+/* Add the worker, if it is asked for. */
 static int add_worker(const struct answers *a, const struct failure_worker *w, int rank, struct gathered *v)
 {
     char path[LOG_PATH_MAX];

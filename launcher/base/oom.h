@@ -18,7 +18,7 @@ bool oom_group_is_set(const struct cgroup_tables *t, char *out, size_t cap);
  * it, or below it. In the v2 tree: the first group on the way up that has memory.events; otherwise
  * memory.oom_control of the v1 tree. */
 struct oom_kills {
-    int fd; /* -1: no group tells */
+    int fd; /* -1: no group has the file */
     uint64_t before;
     char folder[CGROUP_PATH_MAX];
 };

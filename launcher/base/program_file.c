@@ -20,7 +20,7 @@ static int look(const char *path)
     return S_ISREG(st.st_mode) && access(path, X_OK) == 0 ? 0 : -EACCES;
 }
 
-/* Of a path that check() refuses. */
+/* The reason why check() refused a path. */
 static const char *why_not(const char *path, char out[], size_t cap)
 {
     struct stat st;

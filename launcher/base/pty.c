@@ -80,7 +80,7 @@ static void set_lines(bool gathers)
     tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
 }
 
-/* What came; false at the end. */
+/* Pass on what was read; false at the end. */
 static bool pass_on(int fd)
 {
     char bytes[1024];

@@ -20,7 +20,7 @@
 
 #define TERMINAL_BYTES 256       /* a terminal may block after fewer bytes than a pipe */
 #define SOCKET_BYTES (32u << 10) /* a socket refuses more than a datagram can hold */
-#define LINKS_MAX 40             /* as the kernel follows */
+#define LINKS_MAX 40             /* as many as the kernel follows */
 
 /* Find a duplicate of the descriptor by which this process prints to the file that st describes; -1: it does not
  * print there, or the kernel is older than Linux 5.6. A path such as /dev/stderr is often a log file: replacing or
@@ -97,7 +97,7 @@ static int replace(int at, const char *path, const char *text, size_t n, const s
     char tmp[PATH_MAX];
     if ((size_t)snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= sizeof tmp)
         return -ENAMETOOLONG;
-    unlinkat(at, tmp, 0); /* of a process that was killed */
+    unlinkat(at, tmp, 0); /* left by a killed process */
     const int fd = openat(at, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? 0600 : 0666);
     if (fd < 0)
         return -errno;

@@ -16,7 +16,7 @@
 struct beside {
     pid_t pid;
     int fd;       /* socket, at end-of-file once the process is gone; -1: there is none */
-    bool is_done; /* it said that its work is done */
+    bool is_done; /* it has said that its work is done */
     bool stays;   /* it has also said that it goes on until it is told again */
     int word;     /* the newest other byte that it sent; -1: none */
     pid_t lingering[BESIDE_LINGER_MAX];

@@ -21,10 +21,10 @@
 
 #define ACT_MS 50        /* ms for the guardian or the agent to begin: it needs a wake-up */
 #define HELP_MS 100      /* ms to kill everybody, once it has begun: it may have been stopped since */
-#define FAREWELL_MS 1000 /* of an agent whose tree is dead */
+#define FAREWELL_MS 1000 /* ms for an agent whose tree is dead to exit */
 #define LOOK_MS 5
 #define KILL_BOUND_MS 30000
-#define STAND_IN_MS 100 /* for the deputy to have acted */
+#define STAND_IN_MS 100 /* ms for the deputy to act */
 #define STACK_BYTES (128u << 10)
 
 static bool has_ended(int end_fd, int timeout_ms)

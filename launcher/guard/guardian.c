@@ -53,13 +53,13 @@ struct shared {
     _Alignas(64) struct console_file_page console[CONSOLE_FILES];
 };
 
-/* The guardian's own side. */
+/* State of the guardian. */
 struct guard {
     struct inherited_terminal terminal;
     pid_t agent;
-    int link_fd;   /* words of the agent */
-    int signal_fd; /* what we wait for */
-    bool is_mute;  /* what workers print would go nowhere */
+    int link_fd;   /* words of the agent arrive here */
+    int signal_fd; /* signals arrive here */
+    bool is_mute;  /* output of workers would be lost */
     int held_fd;   /* duplicate of this node's connection to the rendezvous, -1: none */
     struct lease lease;
     struct stuck stuck;
@@ -200,7 +200,7 @@ static void pause_with_workers(struct guard *g, struct guardian_link *l, const s
     atomic_store(&l->board->is_paused, true);
     forward(g, l, info);
     raise(SIGTSTP);
-    sigprocmask(SIG_UNBLOCK, &stop, NULL); /* here we stand still */
+    sigprocmask(SIG_UNBLOCK, &stop, NULL); /* this process is stopped here */
     sigprocmask(SIG_BLOCK, &stop, NULL);
     atomic_store(&l->board->is_paused, false);
     forward(g, l, info);

@@ -11,7 +11,7 @@ struct guardian_link;
 struct lease {
     pid_t agent;
     int late_ms; /* ms after the lease's end at which this process acts in the agent's place */
-    bool lapsed; /* and that is reported */
+    bool lapsed; /* that has been reported */
 };
 
 /* Kill the workers if the lease is over. Returns ms until the next look, -1: none is needed. */

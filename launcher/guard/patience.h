@@ -31,12 +31,12 @@
 
 struct board {
     _Atomic uint32_t forwarded; /* signals, by the guardian */
-    _Atomic uint32_t heard;     /* of them, by the agent */
+    _Atomic uint32_t heard;     /* how many of them the agent has read */
     _Atomic bool takes;         /* the guardian is reading a signal that `forwarded` does not count yet */
     _Atomic uint64_t stops;     /* which signals are stop signals: bit N - 1 for signal N */
     _Atomic bool is_stopping;   /* the agent has accepted a stop signal */
     _Atomic bool is_paused;     /* the guardian obeys SIGTSTP, and the workers must stay stopped meanwhile */
-    _Atomic int64_t until_ms;   /* while it stops; 0: it cannot say */
+    _Atomic int64_t until_ms;   /* when the agent will be gone; 0: not known */
     _Atomic int64_t turned_ms;  /* when the agent's loop ran last; 0: not yet */
     /* this process kills everybody, because the other one of the two is gone */
     _Atomic bool guardian_ends, agent_ends;
@@ -65,10 +65,10 @@ struct patience {
     uint32_t awaited; /* the oldest stop signal that may be unread, as a number of `forwarded` */
     uint32_t last;    /* the newest one */
     bool is_awaited;
-    int64_t unheard_ms; /* since then, of running time */
+    int64_t unheard_ms; /* since when unread, in running time */
     int64_t until_ms;   /* the board's value from which left_ms was computed */
-    int64_t left_ms;    /* of running time */
-    int sigints;        /* that count each for itself */
+    int64_t left_ms;    /* running time left */
+    int sigints;        /* SIGINTs that count separately */
     int64_t sigint_ms;  /* the last of them */
     int64_t looked_ms;
     bool warned;
@@ -77,7 +77,7 @@ struct patience {
 enum patience_verdict {
     PATIENCE_KEEP,
     PATIENCE_WARN,    /* once: it does not read its signals */
-    PATIENCE_UNHEARD, /* these give it up */
+    PATIENCE_UNHEARD, /* the following give the agent up */
     PATIENCE_OVERDUE,
     PATIENCE_THIRD_SIGINT,
 };

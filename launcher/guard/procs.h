@@ -30,7 +30,7 @@ struct procs {
 /* All descendants of process root, without itself; some may be gone by now. Free with procs_free(). False if there
  * is no /proc; incomplete if memory runs out. */
 bool procs_below(struct procs *ret, pid_t root);
-/* Every process that /proc shows; likewise. */
+/* All processes that /proc shows, as procs_below(). */
 bool procs_all(struct procs *ret);
 void procs_free(struct procs *ps);
 

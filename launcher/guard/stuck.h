@@ -14,10 +14,10 @@ struct neighbours;
 char *stuck_text(pid_t agent, const struct guardian_link *l, char out[STUCK_TEXT_MAX]);
 
 struct stuck {
-    int64_t begun_ms; /* 0: nobody has looked yet */
+    int64_t begun_ms; /* 0: not looked at yet */
     bool has_looked;  /* whether a file holds up its beginning */
     struct patience patience;
-    char given_up[STUCK_TEXT_MAX + 96]; /* why the agent was, "": it was not */
+    char given_up[STUCK_TEXT_MAX + 96]; /* why the agent was given up; "": it was not */
 };
 
 /* Log, on SIGCHLD, that the agent or a helper has been stopped; once per stop. With one node a stopped agent harms

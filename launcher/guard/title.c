@@ -45,7 +45,7 @@ void title_set(const char *what, pid_t of)
     if (!find_arguments(&arguments, &bytes))
         return;
     snprintf(text, sizeof text, "%s of %d", what, (int)of);
-    if (strlen(text) >= bytes) /* rather no number than half of it */
+    if (strlen(text) >= bytes) /* leave it out rather than cut it */
         snprintf(text, sizeof text, "%s", what);
     memset(arguments, 0, bytes); /* the last byte must be 0, or the kernel would show the environment, too */
     strncpy(arguments, text, bytes - 1);

@@ -13,8 +13,8 @@
 #include "common/base/clock.h"
 #include "launcher/guard/procs.h"
 
-#define PIDS_FIRST 32768 /* the kernel's own choice of pid_max */
-#define PIDS_MAX 4194304 /* and its bound */
+#define PIDS_FIRST 32768 /* the kernel's default pid_max */
+#define PIDS_MAX 4194304 /* upper bound of pid_max */
 
 /* Does a process belong to the tree: alive, not spared, and not a helper that the root has started beside the tree? */
 static bool is_of_tree(const struct proc *p, pid_t root, pid_t spared)

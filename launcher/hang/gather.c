@@ -17,7 +17,7 @@
 #define EXIT_WAIT_S 1
 
 struct gather {
-    pthread_mutex_t lock; /* of the next three */
+    pthread_mutex_t lock; /* protects the next three */
     int holders;          /* threads, plus the loop while it has the handle; the last one frees it */
     int threads;
     bool dropped;

@@ -23,7 +23,7 @@ struct gathered {
     atomic_bool done;
     struct buf text;
     char *top;     /* stacks: the first frames of the main thread, as indented lines; NULL: not known */
-    char why[256]; /* there is nothing; "": there is */
+    char why[256]; /* why there is no result; "": there is one */
     void *more;    /* of look(); freed with it by free_more() */
     void (*free_more)(void *more);
 };
@@ -34,14 +34,14 @@ struct gather;
 struct gather *gather_new(int n);
 struct gathered *gather_at(struct gather *g, int i);
 int gather_count(const struct gather *g);
-void gather_shorten(struct gather *g, int n); /* before the start: to the first n */
+void gather_shorten(struct gather *g, int n); /* before the start: keep the first n */
 
 struct gather_options {
     uv_loop_t *loop;
     int threads; /* that take them in their order */
     /* Called on a thread: fill in text, top and why. *cancel: end soon. NULL: stacks_collect(). */
     void (*look)(struct gathered *v, const atomic_bool *cancel);
-    void (*done)(void *arg); /* all are; not from inside gather_start() */
+    void (*done)(void *arg); /* all are done; not called inside gather_start() */
     void *arg;
 };
 int gather_start(struct gather *g, const struct gather_options *o, struct err *e);
@@ -49,7 +49,7 @@ int gather_start(struct gather *g, const struct gather_options *o, struct err *e
 /* NULL allowed. No callback comes afterwards; the loop must turn once more. */
 void gather_drop(struct gather *g);
 
-int gather_threads(void); /* that run, of all that were started */
+int gather_threads(void); /* all threads that still run */
 
 /* Wait for threads of gathers that were dropped: their tools are killed meanwhile. A second at most, because one may
  * be blocked in the kernel. */

@@ -31,13 +31,13 @@ static inline int64_t hang_sooner(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-#define TAIL_STEPS 5000 /* of each worker: so many determine p99.9 */
+#define TAIL_STEPS 5000 /* per worker: so many determine p99.9 */
 
 struct lesson {
     uint64_t steps[CRUN_PAGE_BUCKETS], n;
     int64_t longest[CRUN_PAGE_PHASES];
-    int workers;    /* that have made steps in this round */
-    uint64_t fresh; /* of n, in this round */
+    int workers;    /* workers that made steps in this round */
+    uint64_t fresh; /* how many of n are of this round */
 };
 
 static void collect_lesson(const struct hang *h, const struct hang_worker *w, int n, struct lesson *l)
@@ -211,7 +211,7 @@ bool hang_tells(const struct hang_worker *w, int n)
 
 /* --- who waits since when */
 
-/* What all of them together say. */
+/* The state of all workers together. */
 struct scene {
     bool frozen;         /* somebody is paused or debugged */
     bool any_progress;   /* somebody has made a step */

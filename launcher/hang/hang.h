@@ -51,7 +51,7 @@ int hang_parse_witness(const char *text, void *field, struct err *e);
 struct hang_worker {
     int rank;
     pid_t pid;
-    bool gone;              /* ended: not looked at */
+    bool gone;              /* ended: ignored */
     struct crun_page *page; /* read only */
     bool stopped, traced;   /* of /proc; looked at by hang_judge() only */
 };
@@ -70,17 +70,17 @@ struct hang {
 
 struct hang_verdict {
     int rank;        /* the worker to blame; if none stands out, the first that waits */
-    bool all;        /* nobody stands out */
+    bool all;        /* none stands out */
     bool spares;     /* end all workers, except those that keep a state (crun_keeps()) */
     char where[64];  /* "at step 104" */
     char cause[128]; /* "rank 2 hung at step 104" */
-    char text[512];  /* for people: who stands where since when */
+    char text[512];  /* for people: who waits where since when */
 };
 
 void hang_init(struct hang *h, const struct hang_options *o);
 void hang_begin_round(struct hang *h, int64_t now_ns);
-void hang_end_round(struct hang *h, const struct hang_worker *w, int n); /* keep what it taught */
-void hang_excuse(struct hang *h, int64_t now_ns);                        /* what was before does not count */
+void hang_end_round(struct hang *h, const struct hang_worker *w, int n); /* keep the measured times */
+void hang_excuse(struct hang *h, int64_t now_ns);                        /* time before now_ns does not count */
 
 /* The time allowed for the phase that this worker is in. */
 struct hang_budget hang_budget(const struct hang *h, const struct hang_worker *w, int n, uint32_t phase);

@@ -146,7 +146,7 @@ static bool lead(struct hang_watch *w, int64_t now, int64_t since)
         judge(w, (double)(now - since) / 1e9);
     }
     const bool ends_here = w->verdict.all || is_ours(w, w->verdict.rank);
-    if (ends_here && !all_are_informed(w, now)) /* they are to save their stacks, too */
+    if (ends_here && !all_are_informed(w, now)) /* other nodes must save stacks, too */
         return false;
     end_quiet(w, now);
     return true;

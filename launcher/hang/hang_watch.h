@@ -36,11 +36,11 @@ struct hang_watch_options { /* pointers are borrowed */
     bool keeps_stacks; /* false: stacks are removed when crun ends, and that is printed */
     /* What the watch asks. */
     bool (*is_running)(void *arg); /* workers run, and are neither being stopped nor paused */
-    void (*read_worker)(void *arg, int local, struct hang_worker *ret); /* all but stopped and traced */
+    void (*read_worker)(void *arg, int local, struct hang_worker *ret); /* fills in all but stopped and traced */
     bool (*stacks_path)(void *arg, int rank, char *out, size_t cap); /* path for a new file; false: there is no place */
     /* What the watch reports. */
     void (*found)(void *arg, int64_t now_ns, const struct hang_verdict *v); /* the stacks come next */
-    void (*hung)(void *arg, const struct hang_verdict *v);                  /* nothing more comes of this round */
+    void (*hung)(void *arg, const struct hang_verdict *v);                  /* nothing follows in this round */
     /* For signs of life. On group rank 0: how often keys of the round's store were changed. On other nodes: send a
      * text to group rank 0, whose answer goes to hang_watch_answer(). */
     uint64_t (*store_changes)(void *arg);
@@ -56,7 +56,7 @@ int hang_watch_begin_round(struct hang_watch *w, int base, int world, bool leads
  * a sign of life. false: the text makes no sense. On other nodes, hang_watch_answer() takes the answer. */
 bool hang_watch_hear(struct hang_watch *w, const char *text, size_t n, char *answer, size_t cap);
 void hang_watch_answer(struct hang_watch *w, const char *answer);
-void hang_watch_progressed(struct hang_watch *w);        /* the first one made a step */
+void hang_watch_progressed(struct hang_watch *w);        /* the first worker made a step */
 void hang_watch_go_on(struct hang_watch *w);             /* is_running() again: all workers get their full time */
 void hang_watch_end_round(struct hang_watch *w);         /* no worker is left; the pages still exist */
 const char *hang_watch_text(const struct hang_watch *w); /* the newest hang, for people; "": none */

@@ -30,13 +30,13 @@ struct hang_watch {
     struct hang_worker *workers;
     int n;
     uv_timer_t timer;
-    int64_t planned_ns; /* of the next look, 0: none */
+    int64_t planned_ns; /* time of the next look, 0: none */
     bool was_traced;
     struct hang_quiet quiet;
     struct hang_witness *witness; /* NULL: none is asked */
     struct gather *save;          /* the saving of stacks in progress; NULL: none */
     struct gather *flights;       /* the Flight Recorders being asked before that; NULL: none */
-    int save_rank;                /* whose come first */
+    int save_rank;                /* rank whose stacks are saved first */
     bool save_ends;               /* the round ends when the stacks are saved; false: it goes on */
     struct hang_verdict verdict;
 };
@@ -45,8 +45,8 @@ struct hang_watch {
 
 void hang_read_workers(struct hang_watch *w);
 void hang_read_processes(struct hang_watch *w, int64_t now_ns);
-void hang_plan(struct hang_watch *w, int64_t now_ns); /* the next look */
-void hang_tell(struct hang_watch *w);                 /* the round is to end */
+void hang_plan(struct hang_watch *w, int64_t now_ns); /* set the timer for the next look */
+void hang_tell(struct hang_watch *w);                 /* end the round */
 void hang_save_and_tell(struct hang_watch *w);
 
 /* --- hang_quiet.c */

@@ -26,11 +26,11 @@
 #include "launcher/witness/ras_client.h"
 #include "launcher/witness/witness.h"
 
-#define LOOKS 12 /* in the time without signs */
+#define LOOKS 12 /* looks within the time without signs */
 #define LOOK_MIN_NS INT64_C(50000000)
 #define LOOK_MAX_NS INT64_C(5000000000)
 #define LATE_TELL_NS INT64_C(3000000000)
-#define TELLS "IO "      /* what a node tells begins so */
+#define TELLS "IO "      /* beginning of a node's report */
 #define NAMES "LATE "    /* an answer: followed by the node's ranks that are named, "-": none, "*": all */
 #define PROCESSES_MAX 16 /* of a worker, with itself */
 
@@ -450,7 +450,7 @@ static void on_look(uv_timer_t *timer)
     if (w->save)
         return;
     hang_read_workers(w);
-    if (hang_tells(w->workers, w->n)) /* steps say more */
+    if (hang_tells(w->workers, w->n)) /* steps are better evidence */
         return;
     hang_read_processes(w, now);
     if (w->was_traced) { /* by a debugger */

@@ -106,7 +106,7 @@ static size_t add_place(const struct quiet_rank *v, int world, int of, char *out
     return n < 0 ? 0 : (size_t)n;
 }
 
-/* Each place once, by its first rank. */
+/* Append each place once, with its first rank. */
 static void list_places(const struct quiet_rank *v, int world, char *out, size_t cap)
 {
     size_t len = 0;
@@ -164,7 +164,7 @@ static bool parse_rank(const char *word, struct quiet_rank *ret)
     ret->gone = word[0] == 'X';
     ret->stopped = word[0] == 'T';
     snprintf(ret->wait, sizeof ret->wait, "%s", word + 2);
-    for (char *p = ret->wait; *p; p++) /* it goes to people's terminals */
+    for (char *p = ret->wait; *p; p++) /* it is printed on terminals */
         *p = (unsigned char)*p < 0x20 || (unsigned char)*p > 0x7e ? '?' : *p;
     return true;
 }

@@ -28,7 +28,7 @@ struct buf;
 #define QUIET_CPU_NS INT64_C(30000000) /* three ticks, the kernel's unit of processor time */
 #define QUIET_CPU_PERCENT 2
 #define QUIET_BURST_PERCENT 20
-#define QUIET_LOOKS 10 /* in the time allowed */
+#define QUIET_LOOKS 10 /* looks within the time allowed */
 #define QUIET_LOOK_MIN_NS INT64_C(50000000)
 #define QUIET_LOOK_MAX_NS INT64_C(5000000000)
 
@@ -52,7 +52,7 @@ int64_t quiet_look_ns(int64_t timeout_ns); /* from one look to the next */
 /* What is known about a rank that has given no sign of life for the whole time. */
 struct quiet_rank {
     int64_t heard_ns; /* 0: nothing is */
-    int64_t since_ns; /* its node's workers are quiet */
+    int64_t since_ns; /* since when its node's workers are quiet */
     bool gone;        /* its process has ended: it stands nowhere */
     bool stopped;     /* by a signal */
     bool informed;    /* its node knows the verdict */

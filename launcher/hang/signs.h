@@ -12,6 +12,6 @@ struct quiet_sample;
  * read. false: it is gone. */
 bool signs_read(pid_t pid, struct quiet_sample *ret);
 
-void signs_place(pid_t pid, struct quiet_rank *ret); /* where it waits */
+void signs_place(pid_t pid, struct quiet_rank *ret); /* where the process waits */
 
 #endif

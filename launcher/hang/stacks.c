@@ -26,7 +26,7 @@
 static const struct walker {
     const char *name, *args[3]; /* the process id follows */
     const char *thread;         /* begins a thread in what it prints */
-    bool python;                /* it knows no other programs */
+    bool python;                /* only for Python programs */
 } walkers[] = {
     {"py-spy", {"dump", "--pid"}, "Thread ", true},
     {"eu-stack", {"-m", "-p"}, "TID ", false},

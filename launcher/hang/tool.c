@@ -17,8 +17,8 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 
-#define CANCEL_MS 50 /* so often is `cancel` looked at */
-#define LAST_MS 1000 /* from closing its outputs to its end */
+#define CANCEL_MS 50 /* ms between two looks at `cancel` */
+#define LAST_MS 1000 /* ms from closing its outputs to its end */
 
 #ifndef P_PIDFD
 #define P_PIDFD 3

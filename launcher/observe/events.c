@@ -162,7 +162,7 @@ static struct json_write *begin_worker(struct events *ev, const char *event, con
 void events_started(struct events *ev, const struct failure_worker *workers, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!workers[i].ended && begin_worker(ev, "worker_started", &workers[i])) /* else events_exited() has done it */
+        if (!workers[i].ended && begin_worker(ev, "worker_started", &workers[i])) /* else events_exited() wrote it */
             event_log_end(ev->log);
 }
 

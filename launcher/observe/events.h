@@ -50,15 +50,15 @@ const struct event_figures *events_figures(const struct events *ev);
 
 /* The agent's state changed from `before` to `now`; all three are names. */
 void events_state(struct events *ev, const char *before, const char *now, const char *because);
-void events_round(struct events *ev, const struct rdzv_news *news);                  /* it begins here */
+void events_round(struct events *ev, const struct rdzv_news *news);                  /* the round begins here */
 void events_started(struct events *ev, const struct failure_worker *workers, int n); /* all execute the program */
 /* first: the worker ended while others were being started, so its start has not been logged yet. */
 void events_exited(struct events *ev, const struct failure_worker *w, bool first);
 void events_stop(struct events *ev, int reason, int64_t grace_ms); /* enum crun_stop_reason */
-void events_gone(struct events *ev);                               /* nobody of the round is left */
+void events_gone(struct events *ev);                               /* no process of the round is left */
 void events_restart(struct events *ev, const struct timeline *t);
 void events_hang(struct events *ev, int rank, const char *text);
-/* why: "data"; peer -1: no link's. */
+/* why: "data"; peer -1: not a link */
 void events_straggler(struct events *ev, int rank, int peer, const char *why, uint64_t step, const char *text);
 void events_fenced(struct events *ev, const char *why);
 void events_signal(struct events *ev, int signo, const char *meaning);

@@ -13,7 +13,7 @@
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/observe/gauges.h"
 
-#define QUIET_MS 10000 /* of a node whose workers report nothing */
+#define QUIET_MS 10000 /* ms for a node whose workers report nothing */
 
 static int add_real(struct buf *out, const char *key, double v)
 {

@@ -20,7 +20,7 @@ struct timeline {
     int kept;                  /* number of this node's workers that went on in the same process */
     int restart, max_restarts; /* max_restarts -1: only restarts within a window count, so "3/2" would mislead */
     char cause[RDZV_TEXT_MAX + 1]; /* "rank 1 killed by SIGKILL" */
-    bool pending;                  /* its line is not printed */
+    bool pending;                  /* its line is not printed yet */
 };
 
 #define TIMELINE_TEXT_MAX (RDZV_TEXT_MAX + 256) /* with the terminating NUL; enough for every text */

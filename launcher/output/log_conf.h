@@ -59,7 +59,7 @@ struct log_conf {
     int64_t rate;                                 /* lines per second and rank on the console, 0: no limit */
 };
 
-#define LOG_CONF_NOWHERE "/dev/null" /* torchrun's word for: no files */
+#define LOG_CONF_NOWHERE "/dev/null" /* torchrun's value for "no files" */
 #define LOG_CONF_DEFAULT_DIR "logs"  /* used if files are wanted, but no folder is named */
 
 /* Parsers for the option table. */

@@ -21,8 +21,8 @@ struct log_console {
     struct sink *to[2];   /* both are the first if they are one file: lines must not cut into each other */
     bool open[2];         /* for each sink: the last byte written did not end a line (as it comes) */
     bool color[2];
-    bool timed;        /* the prefix holds the time */
-    uint64_t left_out; /* lines, in all */
+    bool timed;        /* the prefix contains the time */
+    uint64_t left_out; /* number of dropped lines */
     bool limited;      /* lines were dropped; the timer prints how many */
     uv_timer_t *timer; /* allocated separately, because it closes after we are freed */
 };

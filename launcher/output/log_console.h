@@ -20,7 +20,7 @@ struct log_voice {
     struct log_prefix_values names;
     struct buf prefix;     /* rendered prefix; rendered again for each line if it contains the time */
     int64_t second, shown; /* rate limit: the current second of the loop's clock, lines shown in it */
-    uint64_t left_out;     /* lines since the last one shown */
+    uint64_t left_out;     /* lines dropped since the last one shown */
 };
 
 struct log_console_options {
@@ -47,7 +47,7 @@ void log_console_vprint(struct log_console *c, const char *fmt, va_list ap) __at
 void log_console_end_round(struct log_console *c); /* print what is waiting; the streams (voices) stay open */
 void log_console_kick(struct log_console *c);
 bool log_console_full(const struct log_console *c);
-uint64_t log_console_left_out(const struct log_console *c); /* lines, in all */
+uint64_t log_console_left_out(const struct log_console *c); /* number of dropped lines */
 /* 0: stdout; 1: stderr, NULL if that is the same file. */
 struct sink *log_console_sink(struct log_console *c, int i);
 /* Print bytes, not lines: no prefix or newline is added. If they end within a line, the next line of others begins

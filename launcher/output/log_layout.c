@@ -95,7 +95,7 @@ int log_layout_open_root(const struct log_layout *l, struct err *e)
     if (!l->torchrun)
         TRY(path_make_dirs(l->root, e));
     int fd = open_root(l);
-    if (fd < 0 && errno == ENOENT) { /* somebody tidied up since it was made */
+    if (fd < 0 && errno == ENOENT) { /* removed since it was made */
         TRY(log_layout_make_root(l, e));
         fd = open_root(l);
     }

@@ -21,7 +21,7 @@
 #define UNHEARD_MS 3000        /* ms at the end: an output process that is alive answers sooner */
 #define STOPPED_MS 3000        /* ms for its last output after a stop signal */
 
-/* The next process gets all anew. */
+/* Replace the process; the next one gets everything again. */
 static void replace_process(struct logmux *m)
 {
     if (m->given_up == m->pid)
@@ -53,7 +53,7 @@ static void send_text(void *arg, uint64_t number, const char *bytes, size_t n)
     logmux_say(arg, OUTPUT_PRINT, 0, (int64_t)number, bytes, n);
 }
 
-/* Long ones in parts of whole lines. */
+/* Print; long texts in parts of whole lines. */
 void logmux_print_bytes(struct logmux *m, const char *text, size_t n)
 {
     while (n > 0) {
@@ -118,7 +118,7 @@ static int send_setup(struct logmux *m)
     return rc;
 }
 
-/* It knows nothing: tell it all. */
+/* A new process is up: send it everything. */
 static void on_hello(struct logmux *m, int64_t pid)
 {
     const bool is_first = m->pid == 0;
@@ -155,7 +155,7 @@ static void on_cut_off(struct logmux *m)
 static void on_message(struct logmux *m)
 {
     const struct output_message *a = &m->message;
-    if (a->head.word != OUTPUT_HELLO && a->head.pid != m->pid) /* of one that is gone */
+    if (a->head.word != OUTPUT_HELLO && a->head.pid != m->pid) /* from a process that is gone */
         return;
     switch ((enum output_word)a->head.word) {
     case OUTPUT_HELLO:

@@ -32,9 +32,9 @@ struct logmux {
     struct logmux_options o;
     struct output_out out;
     struct watch *watch;
-    int64_t pid;      /* of the process that knows everything, 0: none */
+    int64_t pid;      /* pid of the process that has everything; 0: none */
     int64_t given_up; /* pid of an output process that was ended because it missed a message */
-    bool is_cut_off;  /* there will be none */
+    bool is_cut_off;  /* no output process will come */
     bool flushes, drops, is_heard, is_flushed;
     struct sent_round *first, *last;
     uint64_t rounds;                                     /* begun so far */
@@ -57,7 +57,7 @@ struct logmux {
 
 void logmux_send(struct logmux *m, const struct output_head *head, const void *body, size_t n, const int *fds,
                  int n_fds);
-/* To the process, where there is one. */
+/* Send a message, if there is a process. */
 void logmux_say(struct logmux *m, enum output_word word, uint64_t round, int64_t number, const void *body, size_t n);
 
 /* --- logmux_rounds.c */

@@ -53,7 +53,7 @@ void logmux_begin_round(struct logmux *m, const struct logmux_round *round)
 {
     struct sent_round *r = calloc(1, sizeof *r + 2 * (size_t)m->o.max_workers * sizeof *r->fds);
     logmux_forget_words(m);
-    if (!r) /* logmux_add() says so */
+    if (!r) /* logmux_add() reports it */
         return;
     if (m->o.layout->root[0])
         log_layout_name_round(m->o.layout, round->round, round->restarts);

@@ -43,7 +43,7 @@ struct watch;
     X(OUTPUT_NOTICE)  /* to the agent: the preemption file exists */                                                   \
     X(OUTPUT_FLUSH)   /* no further message follows: write everything out, then report it */                           \
     X(OUTPUT_HEARD)   /* to the agent, at once: FLUSH has arrived */                                                   \
-    X(OUTPUT_DROP)    /* and wait for consoles no longer */                                                            \
+    X(OUTPUT_DROP)    /* do not wait for consoles any more */                                                          \
     X(OUTPUT_FLUSHED) /* to the agent */
 
 enum output_word {

@@ -15,7 +15,7 @@
 struct text {
     struct text *next;
     uint64_t number;
-    int64_t due_ms; /* then it goes round */
+    int64_t due_ms; /* then it is written directly */
     size_t n;
     char bytes[];
 };
@@ -26,7 +26,7 @@ struct own_texts {
     void *arg;
     struct text *first, *last;
     uint64_t numbered;
-    bool is_alone; /* there is no process */
+    bool is_alone; /* there is no output process */
     uv_timer_t overdue;
 };
 

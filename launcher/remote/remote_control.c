@@ -75,7 +75,7 @@ void remote_on_alive(uv_timer_t *t)
 {
     struct remote *m = t->data;
     const double patience = REMOTE_PATIENCE * (double)uv_timer_get_repeat(t) / 1000;
-    for (int i = 0; i < m->n && !m->paused; i++) { /* while nothing is read nobody is heard */
+    for (int i = 0; i < m->n && !m->paused; i++) { /* a paused reader would make every host look lost */
         struct far *f = &m->far[i];
         if (!f->ready || f->ended || f->lost)
             continue;

@@ -39,7 +39,7 @@ struct far {
     struct watch *writable; /* of control, while something of unsent waits */
     struct buf unsent;      /* not written yet from unsent_at on */
     size_t unsent_at;
-    int unanswered; /* questions since anything was heard */
+    int unanswered; /* questions since it was last heard */
     struct far_stream out, err;
     bool ready, over, ended; /* its agent began; reported its end; its ssh has ended */
     bool joined;             /* its agent heard from the rendezvous of a round, or of the end */

@@ -17,7 +17,7 @@ struct err;
 struct remote_plan {
     const struct config *c;
     struct hosts hosts;
-    bool *local; /* of each host: it is this one */
+    bool *local; /* true if the host is this machine */
     struct remote_shell shell;
     char endpoint[HOME_HOST_MAX + 16]; /* "": the user gave one, or the job needs none */
     struct auth_token token;           /* principal "": none */

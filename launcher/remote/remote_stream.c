@@ -64,7 +64,7 @@ void remote_drained(void *arg)
         pause_reading(m, false);
 }
 
-/* False: nothing more now, or ever. */
+/* Read once. False: nothing more now, or for good. */
 static bool read_once(struct far_stream *s)
 {
     struct remote *m = s->far->m;

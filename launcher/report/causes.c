@@ -182,7 +182,7 @@ static const char *xid_text(unsigned xid)
 
 void causes_note_xid(struct causes *c, unsigned xid, const char *pci)
 {
-    if (!c->log.xid[0]) /* the kernel says more */
+    if (!c->log.xid[0]) /* the kernel's log says more */
         snprintf(c->log.xid, sizeof c->log.xid, "Xid %u on %s: %s", xid, pci, xid_text(xid));
 }
 

@@ -304,7 +304,7 @@ static void serve_missed(struct failure_report *f, const struct failure_scene *n
 
 /* --- the report */
 
-/* Nobody waits for a disk that hangs. */
+/* Have the files written; do not wait for the disk. */
 static void write_files(struct failure_report *f, const struct failure_job *job, const cJSON *all, bool of_job)
 {
     char hung[FAILURE_FILES_MAX], output[FAILURE_OUTPUT_MAX];
@@ -399,7 +399,7 @@ static void send_nothing(struct failure_report *f, const struct failure_scene *n
 void failure_report_finish(struct failure_report *f, const struct failure_scene *now)
 {
     cJSON *all = cJSON_CreateArray();
-    if (now->unstarted && !is_shared(now) && !has_missed_it(now)) /* that is reported, and concerns nobody else */
+    if (now->unstarted && !is_shared(now) && !has_missed_it(now)) /* printed already, and no other node needs it */
         send_nothing(f, now, all);
     else if (all)
         report(f, now, all);

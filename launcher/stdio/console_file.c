@@ -150,7 +150,7 @@ static void write_all(struct writer *w, const char *data, size_t n)
     atomic_store(&w->page->held, 0);
 }
 
-/* The one before this was killed. */
+/* The output process before this one was killed. */
 static void note_gap(struct writer *w)
 {
     char text[128];

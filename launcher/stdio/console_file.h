@@ -28,7 +28,7 @@
 /* Shared with whoever writes; zeroed. */
 struct console_file_page {
     _Atomic int64_t since_ms;  /* when the present write began; 0: none is in progress */
-    _Atomic uint64_t held;     /* bytes that it is at */
+    _Atomic uint64_t held;     /* bytes being written */
     _Atomic uint64_t lost;     /* bytes that the file did not take */
     _Atomic uint64_t reported; /* how many of the lost bytes the file itself reports */
     _Atomic int error;         /* the newest errno: why bytes were lost, or why bytes written last may be lost */

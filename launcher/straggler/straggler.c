@@ -7,16 +7,16 @@
 
 #define RATIO 1.4       /* of medians */
 #define APART 1.2       /* factor between one rank's lower quartile and the others' upper quartile */
-#define LEAST_SHARE 0.1 /* of the step, that the difference makes */
+#define LEAST_SHARE 0.1 /* least difference, as a share of the step */
 #define Z_SCORE 3.5
 #define Z_OF_MAD 0.6745
-#define Z_RANKS 4        /* fewer have no MAD worth the name */
+#define Z_RANKS 4        /* fewer ranks have no useful MAD */
 #define LEAST_MAD 0.01   /* of the median */
-#define WAIT_SHARE 0.2   /* of the step, that all ranks wait */
-#define LINK_RATIO 4     /* to the median of the quickest links */
-#define LINK_SHARE 0.05  /* of the step, that it is longer */
-#define LINK_LEAST 1000  /* us, that it is longer */
-#define CORES_LEAST 8000 /* us, the same on one node */
+#define WAIT_SHARE 0.2   /* least wait of all ranks, as a share of the step */
+#define LINK_RATIO 4     /* to the median of the fastest links */
+#define LINK_SHARE 0.05  /* least excess, as a share of the step */
+#define LINK_LEAST 1000  /* us, least excess */
+#define CORES_LEAST 8000 /* us, least excess within one node */
 
 enum { LOWER = STRAGGLER_STEPS / 4, UPPER = STRAGGLER_STEPS - 1 - STRAGGLER_STEPS / 4 };
 

@@ -142,7 +142,7 @@ static void on_death(struct group *g, struct child *c)
         unwatch_child(g, c); /* dead, but a debugger must reap it first; SIGCHLD tells when it is our turn */
         return;
     }
-    if (rc < 0) { /* whatever it was, no success */
+    if (rc < 0) { /* certainly not a success */
         logmux_print(g->o.mux, "how rank %d ended is not known (waitid: %s): taken for a failure", w->rank,
                      strerror(errno));
         info.si_status = EXIT_INTERNAL;

@@ -79,7 +79,7 @@ struct group_options {
     /* Rank that reads crun's standard input; if that is a terminal, it joins terminal_group, or has a pty. -1: the
      * only worker, if it is a terminal. */
     int stdin_rank;
-    bool has_stdin; /* somebody is to have it */
+    bool has_stdin; /* a worker gets standard input */
     const struct log_conf *log;
     /* ms after SIGKILL; if a process still lives then, the kernel cannot end it (a device or a file system hangs) */
     int64_t kill_ms;
@@ -92,7 +92,7 @@ struct group_options {
     struct cgroup *cgroup;             /* NULL: none; the caller begins its rounds */
     bool cgroup_must;                  /* no worker may start outside it */
     struct oom_kills *oom;             /* of the cgroup of all workers */
-    struct roster *roster;             /* NULL: the workers are not noted */
+    struct roster *roster;             /* NULL: workers are not recorded */
     struct logmux *mux;
     struct group_events events;
     void *arg;
@@ -113,7 +113,7 @@ void group_stop(struct group *g, const struct group_stop *s);
 bool group_can_hold(const struct group *g);           /* a worker of the round that outlives it is there */
 bool group_can_grow(const struct group *g);           /* all workers of the round can go on when nodes join */
 void group_hold(struct group *g);                     /* events.held for each that lets go */
-int group_held(const struct group *g);                /* how many have, and live */
+int group_held(const struct group *g);                /* number of held workers that live */
 bool group_is_held(const struct group *g, int local); /* true even while events.ended reports its end */
 /* crun's terminal: the worker gets what is typed, as does crun */
 bool group_has_terminal(const struct group *g, int local);

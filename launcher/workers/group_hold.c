@@ -158,7 +158,7 @@ static void hold(struct child *c)
     group_wake(c, true);
 }
 
-/* One that hangs obeys nobody. */
+/* End a hung worker, which obeys nobody. */
 static void end_instead(struct group *g, int i)
 {
     const struct group_stop stop = {.reason = CRUN_STOP_FAILURE, .signo = g->workers[i].hung[0] ? SIGKILL : SIGTERM};

@@ -17,7 +17,7 @@ struct child {
     bool guest;     /* in a process group that is not its own (the terminal's) */
     bool reads;     /* crun's standard input */
     bool pty;       /* has a terminal of its own */
-    pid_t stop_pid; /* the process that those below are about */
+    pid_t stop_pid; /* pid to which the next fields belong */
     bool stopped;
     bool stop_unsaid;       /* it was stopped; to be printed when the pause is over */
     int stop_signal;        /* that stopped it last */
@@ -52,10 +52,10 @@ struct group {
     int open_handles; /* the timers */
     struct spawn_thread *spawner;
     struct launch *launch;  /* the launch in progress; NULL: none */
-    uint64_t forward;       /* signals that came meanwhile: bit signo - 1 */
+    uint64_t forward;       /* signals that came during the launch: bit signo - 1 */
     struct group_stop stop; /* STOPPING: also for processes that are still being made */
     int looks;              /* consecutive looks that found no other process, or all stopped */
-    bool warming;           /* what is being launched is spares */
+    bool warming;           /* spares are being launched */
     bool paused;            /* by group_pause() */
     bool pause_typed;       /* workers with the terminal stop and continue by themselves */
     int64_t pause_deadline;
@@ -93,7 +93,7 @@ void group_warm_up(struct group *g);    /* start the spares that are missing */
 void group_use_spares(struct group *g); /* in the places of dead workers */
 void group_spare_ended(struct group *g, struct child *c);
 void group_drop_spares(struct group *g);           /* they are dead, or about to be */
-void group_take_acks(struct group *g);             /* of those that have let go */
+void group_take_acks(struct group *g);             /* read acknowledgements of held workers */
 void group_tell_round(struct group *g);            /* give held workers the new round; they are not held any more */
 void group_keep_nobody(struct group *g);           /* do not keep held workers: they are ended like the others */
 void group_check_rest(struct group *g);            /* group_check_gone(), where some are kept */
@@ -103,7 +103,7 @@ int group_kept(const struct group *g, pid_t *ret); /* pids of held workers and o
 
 void group_on_status(void *arg); /* arg: the group; reads which execs failed, or that all succeeded */
 void group_close_status(struct group *g);
-void group_on_notify(void *arg); /* likewise; a first step */
+void group_on_notify(void *arg); /* acknowledgements, or a first step */
 void group_close_notify(struct group *g);
 void group_close_kept(struct child *c);
 void group_warm_up_soon(struct group *g);
@@ -119,13 +119,13 @@ int group_wait_worker(const struct failure_worker *w, siginfo_t *ret, int option
 void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s); /* the reason first, then the signals */
 void group_stop_late(struct group *g);              /* those that were made since group_stop() */
 void group_stand_still(struct group *g);            /* while paused: look at all processes now, and again later */
-bool group_is_dead(const struct failure_worker *w); /* and nobody here knows yet */
-void group_look_for_stops(struct group *g);         /* those that were stopped are named */
+bool group_is_dead(const struct failure_worker *w); /* dead, but not handled yet */
+void group_look_for_stops(struct group *g);         /* print workers that were stopped */
 bool group_ask_to_go(void); /* SIGTERM to all processes below this one; false: they cannot be listed */
 
 /* --- group.c */
 
-void group_set(struct group *g, enum group_event e); /* to the state that follows */
+void group_set(struct group *g, enum group_event e); /* change to the following state */
 bool group_is_there(const struct failure_worker *w); /* started, and not known to be dead */
 void group_finish_round(struct group *g, const char *left);
 void group_end_output(struct group *g); /* no worker that writes is left */

@@ -191,7 +191,7 @@ static int create_launch(struct launch **ret, struct group *g, struct err *e)
     return 0;
 }
 
-/* Those that are held have the eventfd. */
+/* Held workers have the eventfd already. */
 static int open_channels(struct group *g, struct launch *l, struct err *e)
 {
     int status[2];
@@ -322,7 +322,7 @@ static void on_spawned(struct spawn_batch *b)
     if (was_wanted && take_spawned(g, l, rc < 0 ? NULL : &e) < 0 && rc == 0)
         rc = e.code;
     free_launch(l);
-    if (group_state_clears(g->state)) { /* those that were born meanwhile */
+    if (group_state_clears(g->state)) { /* kill those born meanwhile */
         group_kill_children(g);
         group_check_gone(g);
         return;
@@ -426,7 +426,7 @@ void group_on_notify(void *arg)
 {
     struct group *g = arg;
     uint64_t n;
-    ssize_t ignored = g->notify_fd >= 0 ? read(g->notify_fd, &n, sizeof n) : 0; /* how often is of no interest */
+    ssize_t ignored = g->notify_fd >= 0 ? read(g->notify_fd, &n, sizeof n) : 0; /* the count does not matter */
     (void)ignored;
     const int64_t first = g->progressed ? 0 : first_step(g);
     if (first > 0) {
@@ -578,7 +578,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
     g->goes_on = goes_on;
     if (goes_on)
         return resume(g, rank_base, e);
-    group_drop_retired(g); /* nobody was made since */
+    group_drop_retired(g); /* no process was made since */
     for (int i = 0; i < group_slots(g); i++)
         if (!group_is_there(&g->workers[i])) /* a spare that was dropped may not be dead yet */
             group_retire_page(g, &g->children[i]);

@@ -11,7 +11,7 @@
 #define WRONG_TYPE "WRONGTYPE Operation against a key holding the wrong kind of value"
 #define NO_MEMORY "OOM command not allowed when used memory > 'maxmemory'."
 
-/* The error for what a key-space returned. */
+/* Reply with the error for a key-space's return value. */
 void say_failure(struct conn *c, int rc);
 
 /* Each of these returns false after it has replied with an error. */

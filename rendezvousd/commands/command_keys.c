@@ -96,7 +96,7 @@ struct listing {
     const struct request_arg *pattern; /* NULL: any */
     struct reply names;
     size_t visited, matches;
-    uint64_t work; /* what the pattern may still take */
+    uint64_t work; /* steps left for the pattern */
 };
 
 static void list_key(void *arg, enum key_type type, const char *key, size_t key_len)

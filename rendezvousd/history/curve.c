@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #define FIRST 16
-#define RATE_POINTS 16 /* the stretch that tells the speed */
+#define RATE_POINTS 16 /* points from which the speed is computed */
 
 const char *const curve_names[CURVE_N] = {
 #define X(name, text) text,

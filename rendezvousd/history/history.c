@@ -304,7 +304,7 @@ void history_settle(struct history *h)
 {
     struct record *r, *next;
     DL_FOREACH_SAFE(h->live, r, next)
-    if (!r->state[0]) /* nothing was reported of it */
+    if (!r->state[0]) /* nothing was reported */
         end_unheard(r);
 }
 

@@ -79,7 +79,7 @@ void record_write_summary_(const struct record *r, struct json_write *w); /* its
 /* history_store.c */
 int store_open_(struct history *h, struct err *e);
 void store_close_(struct history *h);
-void store_touch_(struct record *r);      /* it is to be written sometime */
+void store_touch_(struct record *r);      /* write it some time */
 void store_write_(struct record *r);      /* now */
 void store_remove_(struct record *r);     /* its file */
 void store_close_home_(struct record *r); /* the file stays */

@@ -262,7 +262,7 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
     if (rc < 0) {
         if (r)
             record_free_(r);
-        return rc; /* the home is not ours then */
+        return rc; /* the home does not belong to us then */
     }
     if (!r)
         home->ops->forget(home);
@@ -302,7 +302,7 @@ void store_close_(struct history *h)
     if (h->dir) {
         write_dirty(h, INT32_MAX);
         for (struct record *r = h->all; r; r = r->hh.next) {
-            if (r->home && r->home->unlogged) /* there may be room by now */
+            if (r->home && r->home->unlogged) /* there may be room now */
                 store_write_(r);
             store_close_home_(r);
         }

@@ -83,7 +83,7 @@ struct jobs_led {
  * content of the home cannot be read. */
 int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret, struct err *e);
 void jobs_lead_until(struct jobs *j, int64_t until_ms);
-void jobs_hold(struct jobs *j, int64_t until_ms); /* nothing is decided before */
+void jobs_hold(struct jobs *j, int64_t until_ms); /* decide nothing before */
 /* The term is over: write the present durations to the home, if it still accepts them, and nothing afterwards. */
 void jobs_yield(struct jobs *j);
 bool jobs_all_know(const struct jobs *j); /* there is a job, it is over, and every node of it has been told */
@@ -206,7 +206,7 @@ struct jobs_asking;
 struct jobs_ask {
     const char *what; /* "stacks", "logs" */
     int rank;         /* -1: all */
-    int64_t ms;       /* until jobs_ask_end(), which the caller sees to */
+    int64_t ms;       /* ms until the caller calls jobs_ask_end() */
     /* All have answered, or the job is gone: call jobs_ask_end() now. Not called from inside jobs_ask(). */
     void (*answered)(void *arg);
     void *arg;

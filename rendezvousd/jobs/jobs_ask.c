@@ -25,7 +25,7 @@ struct jobs_asking {
     struct buf record, out; /* the question; the answers */
     struct json_write w;
     struct asked *left;
-    size_t awaited; /* of them: may answer yet */
+    size_t awaited; /* number of nodes that may still answer */
 };
 
 static void free_asking(struct jobs_asking *a)
@@ -64,7 +64,7 @@ static int write_record(struct jobs_asking *a)
     TRY(buf_addstr(&a->record, "kind=round seq=0"));
     TRY(rdzv_field_text(&a->record, "ask", a->what));
     TRY(rdzv_field_int(&a->record, "id", (long long)a->id));
-    TRY(rdzv_field_int(&a->record, "ms", a->q.ms * 4 / 5)); /* the answer has a way to go */
+    TRY(rdzv_field_int(&a->record, "ms", a->q.ms * 4 / 5)); /* leave time for the answer to arrive */
     return rdzv_field_int(&a->record, "rank", a->q.rank);
 }
 
@@ -96,7 +96,7 @@ void party_ask_(struct jobs_party *p)
         return;
     n->sent = true;
     if (p->o.addr)
-        jobs_next_cancel(p); /* this answers it, as nil would */
+        jobs_next_cancel(p); /* this answers its NEXT, like nil */
     p->o.asked(p->o.arg, a->record.data, a->record.len);
 }
 

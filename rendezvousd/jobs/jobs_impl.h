@@ -23,12 +23,12 @@ struct jobs_party {
     bool waits_disk; /* in job->undurable */
     bool in_term;    /* it has named the epoch of the elected leader */
     int joins;       /* JOINs since joins_since, except those that a round expected */
-    uint64_t round;  /* the last that awaited one */
+    uint64_t round;  /* last round that expected a JOIN */
     int64_t joins_since;
     int seat;                                 /* at a host of a list; -1: not said yet */
     uint64_t seated;                          /* equal to jobs->seated[seat] while the node uses this party */
-    uint64_t answers;                         /* to its JOINs and NEXTs */
-    struct seats_sent sent;                   /* the newest of them */
+    uint64_t answers;                         /* number of answers to its JOINs and NEXTs */
+    struct seats_sent sent;                   /* the newest answer */
     int64_t answered_ms;                      /* when its newest JOIN or NEXT was answered; 0: never */
     struct jobs_party *tell_prev, *tell_next; /* jobs->tell */
     struct jobs_party *disk_prev, *disk_next; /* job->undurable, oldest record first */
@@ -96,9 +96,9 @@ struct jobs {
     struct owner *owners;
     struct expiry ticks;
     size_t count;
-    struct jobs_party *tell; /* those whose news may go out */
+    struct jobs_party *tell; /* parties whose news may be sent */
     bool telling;
-    uint64_t askings;                       /* so far: the newest one's number */
+    uint64_t askings;                       /* number of the newest question */
     uv_timer_t *timer;                      /* NULL: no loop */
     int64_t armed;                          /* the earliest date known */
     int64_t born_ms;                        /* when this process began: it does not remember rounds that ran before */
@@ -146,14 +146,14 @@ void job_note_past_(struct job *job, const struct rdzv_event *join); /* a JOIN t
 /* jobs_seats.c; these functions do nothing except at a host of a list */
 int jobs_open_seats_(struct jobs *j, struct err *e);
 void jobs_close_seats_(struct jobs *j);
-void jobs_look_at_seats_(struct jobs *j); /* before anything is asked: jobs may go */
+void jobs_look_at_seats_(struct jobs *j); /* before a request is handled: jobs may be dropped */
 bool jobs_hear_enough_(const struct jobs *j);
 void job_hold_first_(struct job *job);
 /* Before jobs_join(): give the node the seat that it names. Refused if another node that is heard has the seat. */
 int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_event *join, struct err *e);
 int party_resume_seat_(struct jobs_party *p, const struct job *job, const char *node, struct err *e);
 void party_leave_seat_(struct jobs_party *p, enum jobs_end how);
-void party_answered_(struct jobs_party *p); /* JOIN or NEXT, in whatever way */
+void party_answered_(struct jobs_party *p); /* its JOIN or NEXT was answered */
 
 /* jobs_ask.c */
 void party_ask_(struct jobs_party *p);  /* if it has an open NEXT: send it the job's question, unless it has got that */

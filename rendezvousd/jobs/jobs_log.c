@@ -15,7 +15,7 @@
 
 /* --- deciding */
 
-/* Those whose news waited, and stand now. */
+/* Send news that waited and are stored now. */
 static void release(struct job *job)
 {
     struct jobs_party *p;
@@ -70,7 +70,7 @@ static int open_log(struct job *job, struct err *e)
 {
     struct rdzv_home *home, *before = job->reign.home;
     TRY(state_dir_home(job->jobs->o.dir, leader_instance(job->reign.leader), &home, e));
-    home->asked = home->stands = before ? before->asked : 0; /* numbers go on */
+    home->asked = home->stands = before ? before->asked : 0; /* numbers continue */
     job_live_in_(job, home);
     return 0;
 }
@@ -160,7 +160,7 @@ void job_close_home_(struct job *job, bool forget)
     if (forget)
         home->ops->forget(home);
     else if (home->unlogged)
-        on_rewrite(job); /* there may be room by now */
+        on_rewrite(job); /* there may be room now */
     else
         rdzv_reign_note_age(&job->reign, job->jobs->o.now());
     home->ops->close(home);
@@ -185,7 +185,7 @@ static int take_over(struct job *job, struct rdzv_home *home, struct err *e)
     job->over = leader_is_over(l);
     job->round = rdzv_round(leader_machine(l));
     job->restarts = (uint64_t)rdzv_restarts(leader_machine(l));
-    while (leader_next_fresh(l)) /* nobody asks yet */
+    while (leader_next_fresh(l)) /* no party asks yet */
         ;
     return rdzv_reign_decide(&job->reign, true, job_clock_(&job->reign), e);
 }
@@ -200,7 +200,7 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
         rc = job_name_(job, e);
     const struct leader *l = job->reign.leader;
     if (rc < 0)
-        job->reign.home = NULL;         /* whose file stays */
+        job->reign.home = NULL;         /* its file stays */
     if (rc < 0 || !leader_machine(l)) { /* else the daemon died before the first record was complete */
         job_forget_(job);
         return rc < 0 ? rc : 0;

@@ -96,7 +96,7 @@ void jobs_party_close(struct jobs_party *p, enum jobs_end how)
     if (!p)
         return;
     struct jobs *j = p->jobs;
-    p->asks = false; /* nobody is told any more */
+    p->asks = false; /* it is not told any more */
     jobs_look_at_seats_(j);
     party_leave_seat_(p, how);
     struct job *job = p->job;
@@ -183,7 +183,7 @@ void jobs_tell_(struct jobs *j)
         if (m && rdzv_reign_stands(&p->job->reign, m->stamp))
             tell(p, m);
         else if (m)
-            party_queue_(p); /* newer news have come in between */
+            party_queue_(p); /* newer news arrived meanwhile */
     }
     j->telling = false;
 }

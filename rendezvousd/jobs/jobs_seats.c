@@ -178,7 +178,7 @@ int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_ev
     if (j->seats->v[p->seat].joined.order > 0)
         return 0;
     seats_join(j->seats, p->seat, j->o.now());
-    job = job_find_(j, "", run); /* that of a lower round is gone */
+    job = job_find_(j, "", run); /* a job of a lower round is dropped */
     if (job && !has_round(job))
         ask_all_again(job);
     return 0;
@@ -231,7 +231,7 @@ void jobs_got(struct jobs_party *p, uint64_t answers)
         job_hold_first_(job);
         job_arm_(job);
         for (struct jobs_party *q = few && jobs_hear_enough_(j) ? job->parties : NULL; q; q = q->hh.next)
-            party_queue_(q); /* what could not be told meanwhile */
+            party_queue_(q); /* news that had to wait */
     }
 }
 

@@ -20,7 +20,7 @@ static void note_loaded(struct job *job)
     job->over = leader_is_over(l);
     job->round = rdzv_round(leader_machine(l));
     job->restarts = (uint64_t)rdzv_restarts(leader_machine(l));
-    while (leader_next_fresh(l)) /* nobody asks yet */
+    while (leader_next_fresh(l)) /* no party asks yet */
         ;
     log_info(MODULE, "run=%s taken over: %s, round %llu, %d nodes", leader_run(l),
              rdzv_state_name(rdzv_state(leader_machine(l))), (unsigned long long)job->round,
@@ -62,7 +62,7 @@ void jobs_lead_until(struct jobs *j, int64_t until_ms)
     j->term.until = until_ms;
     if (!lapsed)
         return;
-    DL_FOREACH (j->all, job) /* what could not be told meanwhile */
+    DL_FOREACH (j->all, job) /* news that had to wait */
         for (struct jobs_party *p = job->parties; p; p = p->hh.next)
             party_queue_(p);
     jobs_tell_(j);

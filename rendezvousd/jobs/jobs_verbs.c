@@ -61,7 +61,7 @@ static int heard(struct jobs_party *p, struct err *e)
                          &(struct leader_event){.kind = LEADER_HEARD, .node = p->node, .here = !p->o.addr},
                          job->jobs->o.now(), e);
     if (rc == 0 && leader_undecided(job->reign.leader))
-        job_after_(job); /* it was silent */
+        job_after_(job); /* it is heard again */
     else
         job_heard_(job);
     return rc;
@@ -199,7 +199,7 @@ static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev
                                .reached = reached_at(p),
                                .here = !p->o.addr};
     config.blank_ms = blank_ms(job->jobs, settings);
-    config.hold_ms = job->jobs->seats ? 1 : config.hold_ms; /* the seats say how long it waits */
+    config.hold_ms = job->jobs->seats ? 1 : config.hold_ms; /* the seats decide how long it waits */
     const bool foreign = leader_is_foreign(job->reign.leader, &ask);
     TRY(check_room(job, ev->node, e));
     if (leader_may_begin(job->reign.leader) && getrandom(&ask.draw, sizeof ask.draw, 0) != sizeof ask.draw)

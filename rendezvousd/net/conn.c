@@ -216,7 +216,7 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b)
 static int choose_front(struct conn *c, const char *first)
 {
     const struct front *binary =
-        c->trust == TRUST_NONE ? NULL : c->s->o.binary; /* it has no words to authenticate with */
+        c->trust == TRUST_NONE ? NULL : c->s->o.binary; /* its protocol has no authentication */
     const unsigned char byte = (unsigned char)*first;
     const struct front *front = binary && byte < 0x20 && byte != '\r' && byte != '\n' ? binary : &front_resp;
     TRY(front->open(c));
@@ -247,7 +247,7 @@ static int take_sealed(struct conn *c, const char *p, size_t n)
         rc = 0;
     } else {
         if (!was_ready && tls_stream_ready(c->tls) && c->timer_kind == TIMER_AUTH)
-            conn_set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c)); /* the handshake's time is not the client's */
+            conn_set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c)); /* the handshake's time is not counted */
         int fed = feed(c, plain.data, plain.len);
         if (rc == 1)
             conn_say_last_words(c);
@@ -290,7 +290,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
     struct conn *c = conn_of(stream, tcp);
     if (c->closing || n == 0)
         return;
-    if (n == UV_ENOBUFS) { /* on_alloc() gave no buffer: later */
+    if (n == UV_ENOBUFS) { /* on_alloc() gave no buffer: try later */
         turn_put_off(c);
         return;
     }

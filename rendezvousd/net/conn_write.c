@@ -103,7 +103,7 @@ static struct buf *outgoing(struct conn *c)
     if (!c->tls)
         return &c->reply.out;
     if (c->reply.out.len > 0 && tls_stream_write(c->tls, c->reply.out.data, c->reply.out.len, &c->sealed, &e) < 0)
-        buf_clear(&c->sealed); /* as good as broken */
+        buf_clear(&c->sealed); /* treat as broken */
     empty(&c->reply.out);
     if (c->last_words)
         tls_stream_end(c->tls, &c->sealed);

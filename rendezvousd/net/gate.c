@@ -44,7 +44,7 @@ int gate_create(struct gate **ret, const struct gate_options *o, struct err *e)
     if (rc == 0)
         rc = auth_random_hex(g->instance, sizeof g->instance / 2, e);
     if (rc == 0 && tokens_count(g->tokens) > 0 && !crypto_lib(e))
-        rc = -ENOENT; /* better now than at the first client */
+        rc = -ENOENT; /* fail now rather than at the first client */
     if (rc == 0)
         rc = open_tls(g, &g->tls, e);
     if (rc < 0)

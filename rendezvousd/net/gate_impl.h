@@ -33,12 +33,12 @@ struct gate_peer {
     struct auth_server challenge;
     char wants[AUTH_PRINCIPAL_MAX + 1]; /* while a challenge is open: the principal that it claims to be */
     bool audited;
-    bool by_token;        /* it has proved who it is */
+    bool by_token;        /* it has authenticated */
     bool unauthenticated; /* counted as such */
     bool hurried;         /* its time was shortened, because all places are taken */
     /* from: the source in which the stranger is counted, its user's if that was asked for */
     struct source *address, *from;
-    struct principal *of;          /* who it has proved to be */
+    struct principal *of;          /* principal as which it authenticated */
     struct conn *c;                /* whose peer it is */
     struct gate_peer *prev, *next; /* in gate.strangers, while unauthenticated */
 };

@@ -117,7 +117,7 @@ void server_accept_waiting(struct server *s)
     if (s->closing || s->turns.accept) /* it is called again in the next turn */
         return;
     DL_FOREACH (s->listeners, l) {
-        if (!l->waiting || !gate_make_room(s) || !l->waiting) /* who makes room may call this */
+        if (!l->waiting || !gate_make_room(s) || !l->waiting) /* making room may call this function */
             continue;
         l->waiting = false;
         accept_one(l);

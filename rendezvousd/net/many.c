@@ -41,7 +41,7 @@ static bool go_on(struct conn *c)
     m->ops = NULL;
     if (ops->end)
         ops->end(c, rc);
-    if (m->ops) /* it has begun another */
+    if (m->ops) /* it has begun another request */
         return false;
     let_go(c);
     return true;
@@ -111,7 +111,7 @@ int64_t many_exists_one(struct conn *c, const struct request_arg *a)
 
 int64_t many_replied(const struct conn *c, size_t before)
 {
-    return c->reply.failed ? -E2BIG : (int64_t)(c->reply.out.len - before); /* what does not fit closes c */
+    return c->reply.failed ? -E2BIG : (int64_t)(c->reply.out.len - before); /* a reply that does not fit closes c */
 }
 
 int many_reserve(struct conn *c, const struct request_arg *a, size_t n)

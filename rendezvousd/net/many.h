@@ -39,19 +39,19 @@ struct many_wait_ops {
     const struct blocked_ops *blocked;      /* in what c is blocked until then; arg: its waiter */
 };
 
-/* What one is at; of a connection. */
+/* The request in progress on a connection. */
 struct many {
     const struct many_ops *ops; /* NULL: there is none */
     /* of the request itself; they stay, because nothing is read from the client meanwhile */
     const struct request_arg *words;
     size_t count, at, stride; /* number of words; index of the next one; words per name */
     bool cut;                 /* the request has more than one piece */
-    int64_t found;            /* for those who count */
+    int64_t found;            /* for commands that count */
     size_t reserved;          /* bytes charged to the key-space in advance for many_set_one() */
     const struct many_wait_ops *wait;
     struct waiter *waiter;
     int64_t timeout_ms;
-    bool in_line; /* of its space, for its turn */
+    bool in_line; /* waits in the line of its space */
     struct conn *prev, *next;
 };
 

@@ -46,7 +46,7 @@ enum conn_end {
     END_NONE,
     END_OF_FILE, /* the peer closed in good order: every process that held its socket is gone, or has closed it */
     END_RESET,   /* broken; proves nothing */
-    END_OURS,    /* we closed it */
+    END_OURS,    /* this side closed it */
 };
 
 /* What a connection is blocked in. These functions are called when the wait ends; the connection is unblocked
@@ -85,7 +85,7 @@ struct conn {
     bool ready;                             /* in s->ready */
     bool busy;                              /* in s->turns.busy */
     bool unsent;                            /* in s->unsent */
-    bool yields;                            /* others go first now (many.h) */
+    bool yields;                            /* other requests go first (many.h) */
     struct tls_stream *tls;                 /* NULL: plain */
     bool (*work)(struct conn *c);           /* the rest of its last request; called until it returns true; NULL: none */
     const struct blocked_ops *blocked;      /* NULL: not blocked */
@@ -102,7 +102,7 @@ struct conn {
     uv_timer_t timer;
     const char *principal;  /* borrowed from the gate, NULL: not authenticated */
     struct gate_peer *peer; /* the gate's own */
-    int held_by;            /* what needs the struct still: conn.c */
+    int held_by;            /* number of holders of the struct: conn.c */
     enum conn_end end;
     void *blocked_arg;
     void (*on_close)(struct conn *c); /* called once when the connection closes; c->end says how; NULL: nothing to do */
@@ -130,7 +130,7 @@ struct server {
     struct listener *listeners;
     uv_timer_t accept_timer; /* runs while listeners rest */
     uv_tcp_t away;           /* accepts and closes a client for which there is no memory */
-    bool turns_away;         /* it is a handle of the loop */
+    bool turns_away;         /* `away` is a handle of the loop */
     struct conn *conns;
     struct conn *ready;  /* woken connections: they go on when the request that woke them is answered */
     struct conn *unsent; /* connections whose replies are written before the loop sleeps */
@@ -173,7 +173,7 @@ void space_expect_expiry(struct space *sp,
 void space_expire(struct server *s);        /* called by the timer: delete expired keys, for a turn, and set it again */
 
 /* command_rdzv_party.c */
-void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party */
+void rdzv_conn_gone(struct conn *c); /* the connection closes, and its party ends */
 void server_close_door(struct server *s);
 
 /* conn.c */
@@ -181,7 +181,7 @@ void server_close_door(struct server *s);
 int conn_accept(struct server *s, uv_stream_t *listener);
 void conn_close(struct conn *c);
 void conn_finish(struct conn *c);                      /* close when present writes are done, within 1 s */
-void conn_trusted(struct conn *c);                     /* it has authenticated: no hurry any more */
+void conn_trusted(struct conn *c);                     /* it has authenticated: its time limit ends */
 void conn_use_space(struct conn *c, struct space *sp); /* from now on; not while blocked */
 
 /* Execute no further request of this client until conn_wake(), or until an end that ops report. timeout_ms < 0: no

@@ -344,6 +344,6 @@ int state_dir_each(struct state_dir *d, int (*take)(void *arg, struct rdzv_home 
     for (size_t i = 0; i < d->n_ids && rc == 0; i++)
         rc = hand_out(d, d->ids[i], take, arg, e);
     free_ids(d);
-    close_fds(d); /* the writer has them */
+    close_fds(d); /* the writer has them open */
     return rc;
 }

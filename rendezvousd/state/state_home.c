@@ -70,7 +70,7 @@ void state_home_set_aside(struct rdzv_home *base)
     if (!is_kept(h))
         return;
     h->aside = true;
-    base->unlogged = false; /* it is meant to go */
+    base->unlogged = false; /* it is meant to be removed */
     let_go(h);
     dir_mark_(h);
     dir_start_(h->dir);
@@ -129,7 +129,7 @@ void dir_landed_(struct dir_home *h)
         else if (h->file == DIR_GOES)
             h->file = DIR_GONE;
         if (!is_kept(h))
-            h->base.stands = UINT64_MAX; /* whatever is appended */
+            h->base.stands = UINT64_MAX; /* everything counts as stored */
     } else if (h->result < 0 && h->flying_op != DIR_NOTHING) {
         lose(h, h->result);
     } else if (is_kept(h)) {
@@ -165,7 +165,7 @@ void dir_retry_(struct state_dir *d)
 
 /* --- the home */
 
-/* Its lock is the claim. */
+/* The directory's lock serves as the claim. */
 static int dir_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {
     (void)base, (void)e;
@@ -222,7 +222,7 @@ static int dir_append(struct rdzv_home *base, const struct rdzv_write *w, struct
 
 static void dir_forget(struct rdzv_home *base)
 {
-    base->unlogged = false; /* it is meant to go */
+    base->unlogged = false; /* it is meant to be removed */
     let_go((struct dir_home *)base);
 }
 

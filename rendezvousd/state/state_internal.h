@@ -69,7 +69,7 @@ struct state_dir {
     bool landing;      /* owners are being told of a landed batch: what they append now goes into the next one */
     uv_timer_t *retry; /* runs while logs are lost, or could not be removed, to try again */
     int64_t retry_ms;  /* ms until the next try; 0: none was made yet */
-    bool ends;         /* what cannot be removed now stays */
+    bool ends;         /* files that cannot be removed now stay */
 };
 
 /* state_dir.c: read the text of its file, which exists */

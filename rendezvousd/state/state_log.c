@@ -58,7 +58,7 @@ static bool frame_follows(const char *p, size_t n, uint32_t after)
         if (rdzv_frame_take(at, n - (size_t)(at - p), &f))
             return true;
         if (++tries == TRIES_MAX)
-            return true; /* no accident looks like this */
+            return true; /* an accident does not look like this */
     }
     return false;
 }

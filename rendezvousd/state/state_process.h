@@ -8,7 +8,7 @@
 
 struct state_process {
     pid_t pid;
-    int fd; /* where it is asked; -1: there is none */
+    int fd; /* socket to it; -1: none */
 };
 
 /* Open a door: a connection to a thread of that process that serves this directory (state_writer.h). A non-blocking

@@ -51,9 +51,9 @@ struct keyspace {
 
 /* keyspace.c */
 struct key *key_find(struct keyspace *k, const char *key, size_t key_len,
-                     unsigned hash); /* NULL; an expired one goes */
+                     unsigned hash); /* NULL: none; an expired one is deleted */
 struct key *key_add(struct keyspace *k, const char *key, size_t key_len, unsigned hash, enum key_type type);
-void key_drop(struct keyspace *k, struct key *en); /* silently if fresh */
+void key_drop(struct keyspace *k, struct key *en); /* without calling the observer, if fresh */
 void key_charge(struct keyspace *k, struct key *en);
 void key_created(struct keyspace *k, struct key *en); /* tell the observer, if it is fresh */
 int key_set_expiry(struct keyspace *k, struct key *en, int64_t at_ms);

@@ -53,8 +53,8 @@ struct waiter {
 };
 
 struct waiters {
-    struct keyspace *keys;        /* NULL: it went */
-    struct keyspace_total *total; /* then: where memory is charged; NULL: nowhere */
+    struct keyspace *keys;        /* NULL: it was destroyed */
+    struct keyspace_total *total; /* where memory is charged then; NULL: nowhere */
     struct waiter **remains;
     struct awaited *parts[PARTS]; /* chosen by the hash's highest bits; uthash uses the lowest */
     uint64_t age;

@@ -23,8 +23,8 @@ void waiters_destroy(struct waiters *w);
  * been removed; it must not create keys. Memory for all is reserved at once: -ENOSPC, -ENOMEM. */
 int waiters_begin(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
                   struct waiter **ret);
-int waiters_name(struct waiter *one, const struct request_arg *key); /* the next of them; -ENOMEM: remove it */
-bool waiters_settle(struct waiter *one);                             /* true: none is missing: remove it */
+int waiters_name(struct waiter *one, const struct request_arg *key); /* name the next key; -ENOMEM: remove the waiter */
+bool waiters_settle(struct waiter *one);                             /* true: no key is missing: remove it */
 void waiters_remove(struct waiters *w, struct waiter *one);
 size_t waiters_count(const struct waiters *w);
 
@@ -36,6 +36,6 @@ void waiters_created(struct waiters *w, const char *key, size_t key_len);
 /* Only the first waiter that misses nothing else is done. */
 void waiters_created_one(struct waiters *w, const char *key, size_t key_len);
 void waiters_deleted(struct waiters *w, const char *key, size_t key_len);
-void waiters_cleared(struct waiters *w); /* all keys were */
+void waiters_cleared(struct waiters *w); /* all keys were cleared */
 
 #endif

@@ -50,7 +50,7 @@ enum tcpstore_op {
 };
 
 enum tcpstore_generation {
-    TCPSTORE_UNKNOWN, /* too few bytes came to tell */
+    TCPSTORE_UNKNOWN, /* too few bytes to decide */
     TCPSTORE_OLDER,
     TCPSTORE_NEWER,
 };
@@ -79,7 +79,7 @@ struct tcpstore_parser {
     bool broken;
     int op;            /* of the current request, or -1 */
     const char *field; /* the one being read */
-    bool counted;      /* its count is read */
+    bool counted;      /* its count has been read */
     uint64_t left;     /* items of it still to come */
     int64_t number;
 };

@@ -30,7 +30,7 @@ struct tcpstore_state {
     int broken; /* the parser's error, which the next step reports */
     struct err e;
     bool validated;              /* newer generation: the handshake is done */
-    bool has_read;               /* it was given a key */
+    bool has_read;               /* it has read a key */
     struct barrier_link barrier; /* blocked in BARRIER */
     struct tcpstore_walk walk;
 };
@@ -41,7 +41,7 @@ enum { TCPSTORE_READY = 0, TCPSTORE_NOT_READY = 1, TCPSTORE_STOP_WAITING = 0, TC
  * (many_waits()). < 0: an error, which the protocol cannot express (e says it): close. */
 int tcpstore_execute(struct conn *c, const struct tcpstore_request *rq, struct err *e);
 void tcpstore_reply_byte(struct conn *c, unsigned char byte);
-void tcpstore_refuse(struct conn *c, const struct err *e); /* its request; say so, then close */
+void tcpstore_refuse(struct conn *c, const struct err *e); /* log the error, then close */
 void tcpstore_walk_end(struct tcpstore_walk *w);           /* its memory goes; idempotent */
 
 /* tcpstore_barrier.c: block c until `world` callers have come to this key. -ENOMEM, -ENOSPC. */

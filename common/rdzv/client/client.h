@@ -137,10 +137,10 @@ enum client_effect_kind {
 
 struct client_effect {
     enum client_effect_kind kind;
-    enum client_ask what; /* SEND: and these */
+    enum client_ask what; /* SEND: this and the following */
     uint64_t seq;         /* NEXT; ANSWER: the number of the question */
     int from;             /* NEXT: the page of addresses that begins with this group rank; 0: the first */
-    bool together;        /* it leaves with the next one */
+    bool together;        /* sent together with the next request */
     uint64_t got;         /* JOIN, NEXT: number of answers to them that arrived on this connection */
     int64_t ms;
     int code;
@@ -209,28 +209,28 @@ struct client {
     int64_t still_ms;
 
     /* the connection */
-    char where[CLIENT_WHERE_MAX + 1]; /* whom it is with, for people */
+    char where[CLIENT_WHERE_MAX + 1]; /* the server, for people */
     char left[128];                   /* listed: the host that this node was at before; "": at none, or at this one */
     bool dialling, connected;
     bool up; /* proved; requests may be sent */
     int64_t dial_begun;
-    int64_t greet_due; /* when it must be up */
+    int64_t greet_due; /* deadline for the connection to be proved */
     int64_t away;      /* since when the rendezvous cannot be reached; 0: it can */
     int64_t pause_ms;  /* before the next dial */
     int64_t retry_at;  /* INT64_MAX: no retry is due */
     unsigned rng;
-    char why[512];       /* it is out of reach */
+    char why[512];       /* why it cannot be reached */
     int error;           /* of the newest dial, -errno */
-    bool stranger;       /* somebody else is there */
+    bool stranger;       /* another program answers there */
     bool homeless;       /* elected: `why` tells what is wrong with the home; that explains all other failures */
-    int64_t progress_at; /* of the last one */
+    int64_t progress_at; /* time of the last progress report */
     struct client_asked asked[CLIENT_ASKED_MAX];
     unsigned asked_first, asked_last;
     bool next_open;                      /* a NEXT has no answer yet */
     uint64_t got;                        /* number of answers to JOIN and NEXT on this connection */
     struct buf report;                   /* sent together with the next NEXT; empty: no report waits */
     struct buf sent, postmortem, answer; /* text of the REPORT, the POSTMORTEM and the ANSWER that are under way */
-    uint64_t answered;                   /* the question of that answer */
+    uint64_t answered;                   /* number of that question */
     char epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1]; /* elected: dialled, "": none; highest seen */
     char denied[RDZV_EPOCH_MAX + 1]; /* elected: the epoch whose leader refused our proof, or gave a wrong one */
     int64_t denied_since;
@@ -241,13 +241,13 @@ struct client {
     enum client_mode mode;
     bool join_sent;        /* ever */
     bool joined;           /* the JOIN of this joining is acknowledged */
-    uint64_t joined_round; /* that it named */
+    uint64_t joined_round; /* the round that it named */
     bool failing;          /* FAIL is to be sent again on a new connection */
     struct rdzv_cause cause, why_leaving;
     bool leaving, parting; /* LEAVE was sent; it was sent while workers ran, so JOIN must follow */
     uint64_t seq, round;
     struct buf members;   /* addresses of the members: the pages that have arrived so far */
-    uint64_t members_seq; /* of the news that they come with */
+    uint64_t members_seq; /* number of the news that they belong to */
     int members_from;     /* group rank at which the next page begins; 0: no page is awaited */
     struct lease lease;
     bool alive_on;

@@ -15,10 +15,10 @@ void client_lease_moved_(struct client *c);
 void client_alive_(struct client *c, bool on);
 /* the refusal is final: the peer is alive, and one side does not trust the other */
 bool client_is_denied_(struct client *c, int64_t now);
-void client_give_up_(struct client *c, const char *why, int64_t now);   /* the connection; dials again */
-void client_turn_away_(struct client *c, const char *why, int64_t now); /* likewise: who is there does not lead */
+void client_give_up_(struct client *c, const char *why, int64_t now);   /* drop the connection and dial again */
+void client_turn_away_(struct client *c, const char *why, int64_t now); /* the same: the peer does not lead */
 void client_again_(struct client *c, int64_t now);            /* after a pause, dial again or repeat the last claim */
-int64_t client_left_ms_(const struct client *c, int64_t now); /* until it is given up; 0: not known */
+int64_t client_left_ms_(const struct client *c, int64_t now); /* ms until this node gives up; 0: not known */
 void client_progress_(struct client *c, const struct rdzv_progress *p, int64_t now); /* at most once a second */
 
 /* client_talk.c */

@@ -141,7 +141,7 @@ static void on_round(struct client *c, const struct client_asked *a, const struc
         client_fence_(c, "the rendezvous has begun another round", now);
     if (c->mode != CLIENT_JOINING || !a->joining || !c->joined)
         return;
-    if (now >= a->at + lease_ms(c->o.job.silence_ms, c->o.job.kill_ms)) { /* it may have given us up meanwhile */
+    if (now >= a->at + lease_ms(c->o.job.silence_ms, c->o.job.kill_ms)) { /* it may have given this node up meanwhile */
         c->joined = false;
         client_say_(c, ASK_JOIN, now);
         return;
@@ -176,7 +176,7 @@ static int take_members(struct client *c, const struct rdzv_news *news, const st
     if (other || !from)
         buf_clear(&c->members);
     if (other && from && rdzv_news_is_for_leader(news))
-        return 0;                       /* their first page was not asked for */
+        return 0;                       /* their first page was not requested */
     char *page = calloc(1, r->len + 1); /* it is shorter */
     int rc = page ? rdzv_field_find(r->text, r->len, "member_addrs", page, r->len + 1) : -ENOMEM;
     rc = rc < 0 ? rc : buf_printf(&c->members, "%s%s", c->members.len && page[0] ? "," : "", page);

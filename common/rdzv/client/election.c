@@ -28,7 +28,7 @@ const char *election_state_name(enum election_state s)
     return names[s];
 }
 
-/* One hundredth more. */
+/* A time plus one hundredth, for clocks that differ. */
 static int64_t by_any_clock(int64_t ms)
 {
     return ms + (ms + 99) / 100;
@@ -170,7 +170,7 @@ static void dial(struct election *x)
     add(x, ELECTION_DIAL);
 }
 
-/* It is ours from `sent` on. */
+/* Our claim is valid from `sent` on. */
 static void begin_term(struct election *x, int64_t sent, int64_t now)
 {
     x->view = x->own;
@@ -305,7 +305,7 @@ static void on_higher(struct election *x, const struct election_event *ev, int64
 static void on_heard(struct election *x, const struct election_event *ev, int64_t now)
 {
     if (x->state != ELECTION_LEADING || ev->enough || now < x->few_from ||
-        now >= x->until) { /* whom nobody acknowledges does not stay */
+        now >= x->until) { /* nodes leave a leader that does not acknowledge */
         x->few_since = 0;
         return;
     }

@@ -46,8 +46,8 @@ const char *election_state_name(enum election_state s);
 struct election_options {
     int64_t silence_ms, kill_ms;
     int nodes;                    /* number of nodes of the job, roughly: with more nodes each looks less often */
-    bool never;                   /* this node does not lead */
-    uint64_t seed;                /* of its epochs, and of chance */
+    bool never;                   /* this node may not lead */
+    uint64_t seed;                /* for its epochs and random delays */
     const struct rdzv_claim *own; /* address, port and node of our claims; copied */
 };
 
@@ -74,7 +74,7 @@ struct election_event {
     enum election_event_kind kind;
     int rc;
     const struct rdzv_claim *claim;
-    int64_t sent; /* CLAIMED, RENEWED: when the call was */
+    int64_t sent; /* when the call was made */
     int64_t hold_ms;
     bool refused, enough, hold;
     int rank;
@@ -86,7 +86,7 @@ enum election_effect_kind {
     ELECTION_CLAIM,   /* replace exactly x->view by x->own */
     ELECTION_LOAD,    /* read the decisions; then lead, with x->grace_ms and x->hold_until */
     ELECTION_RENEW,   /* x->own */
-    ELECTION_RELEASE, /* x->own, which says so */
+    ELECTION_RELEASE, /* write x->own with its release */
     ELECTION_DIAL,    /* dial the leader in x->view; greet with its epoch, and with x->highest */
     ELECTION_UNTIL,   /* lead no later than x->until */
     ELECTION_RESIGN,  /* serve nobody any more */
@@ -112,12 +112,12 @@ struct election {
     bool asking;                      /* a LOOK is under way */
     bool last;                        /* the claim in the home is one that we released */
     int rank;                         /* -1: not known */
-    int64_t since;                    /* view stands still since then; 0: not known */
-    int64_t seen_at;                  /* when view was */
-    int64_t claim_at;                 /* 0: not allowed yet */
-    int64_t not_before;               /* no claim is made */
+    int64_t since;                    /* since when the view has not changed; 0: not known */
+    int64_t seen_at;                  /* when the view was read */
+    int64_t claim_at;                 /* when we claim; 0: not allowed yet */
+    int64_t not_before;               /* no claim is made before */
     int64_t next_look, next_renewal;
-    int64_t until;                /* we may acknowledge; 0: we do not lead */
+    int64_t until;                /* until then we may acknowledge; 0: we do not lead */
     int64_t grace_ms, hold_until; /* hold_until: nothing is decided before; 0: no hold */
     int64_t handed_ms;            /* part of hold_until that we took over from the release that our claim replaced */
     int64_t owed_until;           /* until then nobody may be given up; a release hands this on */

@@ -113,7 +113,7 @@ static bool is_denied(const struct hosts *h)
     return 2 * denied > h->o.count && !h->acked;
 }
 
-/* Is it the last time? */
+/* Is this the last denial before giving up? */
 static bool note_denial(struct hosts *h)
 {
     h->denials = is_denied(h) ? h->denials + 1 : 0;

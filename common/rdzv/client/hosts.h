@@ -25,7 +25,7 @@
 #include "common/base/choice.h"
 
 #define HOSTS_MAX 16
-#define HOSTS_ASK_MS 200   /* answers that come later are too late */
+#define HOSTS_ASK_MS 200   /* ms; later answers are ignored */
 #define HOSTS_AGAIN_MS 300 /* ms until all hosts are asked again after none could be dialled */
 /* A node without workers that its host does not acknowledge asks all hosts anew after HOSTS_LOOK_MS + MIN ×
  * HOSTS_LOOK_SEAT_MS, and a random part of that again. */
@@ -68,13 +68,13 @@ enum hosts_answer {
 
 struct hosts_event {
     enum hosts_event_kind kind;
-    bool working; /* of all events: workers run here */
+    bool working; /* in all events: workers run here */
     bool refused;
     int host;
     enum hosts_answer answer;
-    bool own;       /* it is this node's */
-    int seats;      /* that it hears, this node's not counted */
-    uint64_t round; /* the last it had, 0: none */
+    bool own;       /* the host is this node */
+    int seats;      /* seats that it hears, not counting this node's */
+    uint64_t round; /* newest round that it had; 0: none */
 };
 
 enum hosts_effect_kind {
@@ -97,8 +97,8 @@ struct hosts {
     int denials;                /* rounds of questions in a row that only denials answered */
     int64_t due;                /* of the next HOSTS_TICK; INT64_MAX: none */
     int64_t leave_at;           /* from then on the present host loses ties */
-    int64_t avoided[HOSTS_MAX]; /* it loses ties until then */
-    bool denies[HOSTS_MAX];     /* it denied us when it answered last */
+    int64_t avoided[HOSTS_MAX]; /* loses ties until then */
+    bool denies[HOSTS_MAX];     /* its last answer denied us */
     struct {
         enum hosts_answer answer;
         bool here, own;

@@ -87,13 +87,13 @@ enum leader_list {
 /* A node as the leader knows it. Read only, except the fields marked as the shell's. Valid until the next step. */
 struct leader_member {
     char node[RDZV_ID_MAX + 1];
-    char instance[LEADER_INSTANCE_LEN + 1]; /* of its news */
+    char instance[LEADER_INSTANCE_LEN + 1]; /* instance to which its news belong */
     struct rdzv_news news;                  /* the newest news, if has_news; the leader numbers it (seq) */
     bool has_news;
-    bool told;           /* they were sent once (LEADER_TOLD) */
-    bool known;          /* to the machine */
+    bool told;           /* the news were sent once (LEADER_TOLD) */
+    bool known;          /* the machine knows it */
     bool connected;      /* heard since it was last lost or gone */
-    bool gone;           /* proved, since it was last heard */
+    bool gone;           /* proved dead since it was last heard */
     bool elder;          /* may have workers of the instance before */
     uint64_t seq;        /* number of the newest news that was sent to it, or that it got from a leader before us */
     uint64_t acked;      /* number of the newest news that the member acknowledged, or that was withdrawn */
@@ -189,11 +189,11 @@ struct leader_happening {
 
 struct leader_restart {
     int64_t at_ms;
-    uint64_t round; /* the one that broke */
+    uint64_t round; /* the round that broke */
     struct rdzv_cause cause;
 };
 
-/* For people. Rings: the newest of `count`. */
+/* History for people. Rings: the newest of `count`. */
 struct leader_history {
     struct leader_happening events[LEADER_EVENTS];
     uint64_t event_count;

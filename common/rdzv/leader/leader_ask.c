@@ -115,8 +115,8 @@ static bool is_too_early(const struct leader *l, const struct leader_event *ev)
 
 struct places {
     const struct leader *l;
-    int taken;     /* by nodes that are not silent */
-    bool is_heard; /* each of them was, since the JOIN */
+    int taken;     /* places taken by nodes that are not silent */
+    bool is_heard; /* each of these was heard since the JOIN */
     int64_t since;
 };
 
@@ -208,7 +208,7 @@ static int adopt(struct leader *l, const struct leader_event *ev, int64_t now, s
         return 0;
     if (rdzv_round(l->machine) == 0 && !l->former[0]) {
         snprintf(l->former, sizeof l->former, "%s", ev->instance);
-        l->begun = true; /* the log's first line has it */
+        l->begun = true; /* the log's first line says so */
     }
     l->changed = true;
     return rdzv_raise(l->machine, ev->ask->round, ev->ask->restarts, now, e);

@@ -15,7 +15,7 @@ struct leader {
     struct leader_member *lists[LEADER_LIST_COUNT];
     struct leader_member *fresh, *unsaid;
     uint64_t numbered; /* the highest number of news so far */
-    size_t known;      /* members the machine knows */
+    size_t known;      /* number of members that the machine knows */
     size_t elders;
     char outside[RDZV_ADDR_MAX + 1]; /* our address as members on other hosts have it, "": not known */
     struct rdzv_effects fx;
@@ -25,7 +25,7 @@ struct leader {
     struct rdzv_news end; /* announced to all when the job ended */
     int64_t awake_ms;     /* when this process ran again after it had been stopped */
     int64_t hold_until;   /* 0: no hold */
-    bool held;            /* at the last tick */
+    bool held;            /* whether it was held at the last tick */
     int64_t first_until;  /* leader_hold_first(); 0: no such hold */
     bool begun;           /* no decision has recorded yet that the instance began, or which one it continues */
     bool changed;         /* something else is not */
@@ -49,11 +49,11 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
 /* leader_member.c */
 int leader_add_(struct leader *l, const char *node, struct leader_member **ret, struct err *e);
 void leader_drop_(struct leader *l, struct leader_member *m);
-void leader_list_(struct leader *l, struct leader_member *m, enum leader_list list); /* to its end */
+void leader_list_(struct leader *l, struct leader_member *m, enum leader_list list); /* move to the end of a list */
 void leader_set_known_(struct leader *l, struct leader_member *m, bool known, int64_t now);
-void leader_touch_(struct leader *l, struct leader_member *m); /* fresh and unsaid */
+void leader_touch_(struct leader *l, struct leader_member *m); /* mark it fresh and unsaid */
 void leader_tell_(struct leader *l, struct leader_member *m, const struct rdzv_news *news);
-void leader_keep_end_(struct leader *l, const struct rdzv_news *news); /* for those that come later */
+void leader_keep_end_(struct leader *l, const struct rdzv_news *news); /* for nodes that come later */
 void leader_take_effects_(struct leader *l);
 void leader_turn_away_(struct leader *l, struct leader_member *m); /* the job has succeeded without it */
 

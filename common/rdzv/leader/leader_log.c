@@ -118,7 +118,7 @@ int leader_decide(struct leader *l, int64_t now_ms, bool whole, struct buf *out,
     struct buf delta = {0};
     int rc = 0;
     if (whole || l->begun) {
-        rc = l->machine ? rdzv_delta(l->machine, now_ms, &delta, e) : 0; /* the next delta begins here */
+        rc = l->machine ? rdzv_delta(l->machine, now_ms, &delta, e) : 0; /* the next delta starts here */
         buf_free(&delta);
         rc = rc ? rc : leader_text(l, now_ms, out, e);
     } else {

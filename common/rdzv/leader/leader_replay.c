@@ -131,7 +131,7 @@ static int take_restart(struct reading *r, const char *p, size_t n, struct err *
     to->cause.rank = (int)rank;
     h->restart_count++;
     if (h->started_ms > r->now - at)
-        h->started_ms = r->now - at; /* so old it is at least */
+        h->started_ms = r->now - at; /* it is at least so old */
     return 0;
 }
 
@@ -141,7 +141,7 @@ static int take_line(struct reading *r, const char *p, size_t n, struct err *e)
     static const struct {
         const char *word;
         int (*take)(struct reading *r, const char *p, size_t n, struct err *e);
-        bool any; /* also before the first job */
+        bool any; /* allowed before the first job, too */
     } words[] = {{"@job ", take_job, true},
                  {"@age ", take_age, false},
                  {"@news ", take_news, true},

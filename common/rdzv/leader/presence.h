@@ -28,7 +28,7 @@ struct presence {
 void presence_look(struct rdzv *machine, const struct rdzv_config *c, int64_t now_ms, struct presence *ret);
 
 int presence_record(const struct presence *p, struct buf *out);         /* -ENOMEM, -E2BIG */
-void presence_read(const char *record, size_t n, struct presence *ret); /* what is missing there: 0, "", -1 */
+void presence_read(const char *record, size_t n, struct presence *ret); /* members missing in it become 0, "", -1 */
 
 /* "1 of 3 nodes, missing node ranks 0,2; here: node1; for 12 s, given up in 588 s". Returns out. */
 char *presence_text(const struct presence *p, char *out, size_t cap);

@@ -14,13 +14,13 @@
 #include "common/rdzv/leader/leader.h"
 
 struct rdzv_reign {
-    struct rdzv_home *home; /* these are the caller's to fill in */
+    struct rdzv_home *home; /* the caller fills in this and the next three */
     struct leader *leader;
     const char *holder; /* who leads, for people; borrowed */
     /* bytes of decisions, beyond four times the newest whole one, after which a whole one is written again; 0: 1 MiB */
     size_t keep_bytes;
 
-    char epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1]; /* of the term, and of the home */
+    char epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1]; /* epoch of this reign; identity of the home */
 
     /* identity of the home when the newest decision was made; "": there was none */
     char former_identity[RDZV_IDENTITY_MAX + 1];

@@ -27,15 +27,15 @@ struct seats_sent {
 };
 
 struct seat {
-    char node[RDZV_ID_MAX + 1];  /* who has it; "": nobody */
-    struct seats_sent joined;    /* on its present connection; order 0: not yet */
-    struct seats_sent confirmed; /* the newest answer that it has got */
+    char node[RDZV_ID_MAX + 1];  /* node that has it; "": none */
+    struct seats_sent joined;    /* newest JOIN on its present connection; order 0: none */
+    struct seats_sent confirmed; /* newest answer that it certainly got */
 };
 
 struct seats {
     int min, max;
     int64_t silence_ms, kill_ms;
-    uint64_t order; /* of the newest event */
+    uint64_t order; /* number of the newest event */
     struct seat *v;
 };
 
@@ -56,7 +56,7 @@ void seats_leave(struct seats *s, int seat);
 /* What this host knew is void: all seats must join anew. */
 void seats_forget(struct seats *s);
 
-int seats_of(const struct seats *s, const char *node); /* -1: it has none */
+int seats_of(const struct seats *s, const char *node); /* -1: none */
 /* Number of seats that are heard, not counting that of `but` (NULL: count all). */
 int seats_heard(const struct seats *s, const char *but, int64_t now);
 bool seats_may_answer(const struct seats *s, int64_t now);

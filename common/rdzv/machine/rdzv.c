@@ -219,7 +219,7 @@ static int join_waiting(struct step *s)
     return 0;
 }
 
-/* Not silent, if it was. */
+/* The node is heard: not silent any more. */
 static void hear(struct step *s)
 {
     struct standing to = s->n->is;

@@ -119,7 +119,7 @@ struct rdzv_config {
     int64_t join_timeout_ms; /* JOINING longer than this: the job fails; 600000 */
     int64_t last_call_ms;    /* 30000 */
     int64_t silence_ms;      /* an agent kills its workers after it got no acknowledgement for this long: 3000 */
-    int64_t kill_ms;         /* bound of that kill: 1000 */
+    int64_t kill_ms;         /* bound for killing workers: 1000 */
     uint64_t first_round;    /* number of the first round; >= 1 */
     /* no round begins earlier than this after the first event, because workers of rounds that this machine has not
      * seen may run so long. 0: none are known; a JOIN that names one before the first round holds it for silence and
@@ -153,7 +153,7 @@ struct rdzv_event {
     int node_rank;                        /* JOIN: the node rank that the user gave, -1: none */
     bool waits;                           /* JOIN: it may be a spare, whatever MIN and MAX are */
     bool numbered;                /* JOIN: node_rank is a place that only one node has, not just a wish for the order */
-    char addr[RDZV_ADDR_MAX + 1]; /* JOIN: address other nodes reach it by */
+    char addr[RDZV_ADDR_MAX + 1]; /* JOIN: address by which other nodes reach it */
     char addrs[RDZV_ADDRS_MAX + 1]; /* JOIN: every address its workers may connect from */
     int port; /* JOIN: the port where its bootstrap store listens already, in case it becomes group rank 0 */
     char role[RDZV_ROLE_MAX + 1]; /* JOIN: label of its workers */
@@ -250,7 +250,7 @@ struct rdzv_member {
     const char *node, *addr, *addrs, *role;
     int slots, node_rank, port;
     int group_rank, rank_base; /* -1: not a member of the current or last round */
-    int failures;              /* rounds that it broke */
+    int failures;              /* rounds that its failures broke */
     bool member, ready, done, silent, leaving;
 };
 /* Visit every node known, members first in group-rank order. Stops when visit() returns other than 0, and returns

@@ -32,7 +32,7 @@ struct node {
     char addrs[RDZV_ADDRS_MAX + 1];
     char role[RDZV_ROLE_MAX + 1];
     int slots, node_rank, port;
-    int failures;       /* rounds that it broke */
+    int failures;       /* rounds that its failures broke */
     uint64_t seq;       /* of its last news */
     struct standing is; /* changed only by rdzv_stand_(), which maintains the counts */
     int64_t fence;      /* of a silent node: from then on its workers are dead */
@@ -87,19 +87,19 @@ struct rdzv {
     struct node *nodes;                                 /* by id */
     struct node *leader;                                /* group rank 0; NULL if it is gone */
     struct node *changed;                               /* since the last rdzv_delta(), in that order */
-    struct node *gone;                                  /* forgotten since then */
+    struct node *gone;                                  /* forgotten since the last rdzv_delta() */
     struct node *silent;                                /* in order of their fences */
     int ready, working, working_done, members, staying; /* counts; working: members that have not joined again yet */
     int heirs; /* count of nodes that may succeed a silent member: heard, not members, and may not be spares */
     int64_t *restart_times; /* times of restarts that may still count, oldest first; only with a restart window */
     size_t restart_n, restart_cap;
-    bool restart_new;    /* one is not in the log yet */
+    bool restart_new;    /* a restart is not in the log yet */
     struct node **order; /* scratch, room for all nodes */
     size_t order_cap;
     char broken[RDZV_TEXT_MAX + 1]; /* the rule that a step broke, "": none */
 };
 
-/* What a handler works with. */
+/* The arguments of a handler. */
 struct step {
     struct rdzv *r;
     struct node *n; /* the event's node; NULL for TICK, DRAIN */
@@ -114,8 +114,8 @@ struct node *rdzv_find_(const struct rdzv *r, const char *id);
 int rdzv_add_node_(struct rdzv *r, const char *id, struct node **ret, struct err *e); /* ERR_REFUSED, -ENOMEM */
 void rdzv_forget_(struct rdzv *r, struct node *n);
 void rdzv_free_gone_(struct rdzv *r);
-void rdzv_touch_(struct rdzv *r, struct node *n);                     /* n goes into the next delta */
-void rdzv_stand_(struct rdzv *r, struct node *n, struct standing to); /* a fence is set before */
+void rdzv_touch_(struct rdzv *r, struct node *n);                     /* include n in the next delta */
+void rdzv_stand_(struct rdzv *r, struct node *n, struct standing to); /* set n->fence before */
 int rdzv_by_rank_(const void *a, const void *b);                      /* of qsort(3): struct node * by group rank */
 struct tally rdzv_tally_(const struct rdzv *r);
 struct rdzv_news *rdzv_tell_(struct step *s, struct node *n, enum rdzv_news_kind kind);

@@ -150,7 +150,7 @@ static int whole_or_nothing(int rc, struct buf *out, size_t before, struct err *
     return err_set(e, rc, "no memory to write the state of the rendezvous");
 }
 
-/* The log knows all now. */
+/* Mark everything as logged. */
 static void set_logged(struct rdzv *r)
 {
     for (struct node *n = r->changed, *next; n; n = next) {

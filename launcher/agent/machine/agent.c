@@ -25,7 +25,7 @@ static void agent_leave_by_signal(struct agent *a, struct agent_effects *fx);
 static void agent_part(struct agent *a, int code, struct agent_effects *fx);
 static void agent_leave_for_good(struct agent *a, int code, struct agent_effects *fx);
 
-/* All but those that are held. */
+/* Kill all but held workers. */
 static void agent_clear_rest(struct agent *a, struct agent_effects *fx)
 {
     if (!a->clearing)
@@ -51,7 +51,7 @@ static void agent_break_round(struct agent *a, const struct agent_event *ev, str
         agent_stop_by(a, CRUN_STOP_FAILURE, 0, false, fx);
 }
 
-/* Has everybody let go, or died? */
+/* Have all workers let go, or died? */
 static void agent_check_held(struct agent *a, struct agent_effects *fx)
 {
     if (a->state == AGENT_HOLDING && a->held == a->live)
@@ -233,7 +233,7 @@ static void agent_on_news(struct agent *a, const struct agent_event *ev, struct 
 static void agent_on_fenced(struct agent *a, struct agent_effects *fx)
 {
     if (agent_runs(a) || a->state == AGENT_STOPPING || a->state == AGENT_CLEARING) {
-        a->state = AGENT_STOPPING; /* what was complete no longer counts */
+        a->state = AGENT_STOPPING; /* earlier results do not count any more */
         agent_clear(a, fx);
         return;
     }

@@ -137,14 +137,14 @@ struct agent_effects {
 struct agent {
     enum agent_state state;
     int slots;  /* workers of this node */
-    int live;   /* of them running */
+    int live;   /* how many of them run */
     int held;   /* number of these that have let go of their round (HOLDING and JOINING) */
     bool ended; /* the job is over for this node: exit with `code` once no process is left */
     int code;
-    int part_code;     /* PARTING: exit with it */
+    int part_code;     /* exit code while PARTING */
     bool released;     /* the rendezvous sent END or FAILED: it expects nothing more from this node */
     bool heard_round;  /* this node has heard of a round, as a member or as a spare */
-    bool had_seat;     /* it was a member of one */
+    bool had_seat;     /* it was a member of a round */
     int spare_code;    /* exit code, if the job succeeds, of a node that never had a part in it */
     bool done;         /* DONE was sent in this round */
     int signo;         /* the stop signal that began a drain; 0: none */

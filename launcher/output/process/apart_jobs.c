@@ -14,7 +14,7 @@
 #include "launcher/output/process/file_thread.h"
 #include "launcher/stdio/stdin_file.h"
 
-#define END_MS 100 /* for a thread that nothing holds */
+#define END_MS 100 /* ms for a thread that nothing blocks */
 
 struct apart_jobs {
     const struct guardian_output *g;

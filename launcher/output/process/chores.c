@@ -29,7 +29,7 @@ struct chores {
     /* the preemption file */
     struct file_thread *looker;
     struct file_job look;
-    bool is_there; /* the thread's until the job is done */
+    bool is_there; /* owned by the thread until the job is done */
     uv_timer_t again;
 };
 

@@ -37,7 +37,7 @@ void chores_tell_opened(struct chores *c, uint64_t round);
 void chores_tell_record(struct chores *c, const struct output_message *m);
 /* Handle OUTPUT_WRITE; send OUTPUT_WROTE after the last part. False: no memory. */
 bool chores_write_part(struct chores *c, const struct output_message *m);
-void chores_end(struct chores *c); /* nobody needs the temporary folder any more */
+void chores_end(struct chores *c); /* the temporary folder is not needed any more */
 
 struct file_thread *chores_thread(struct chores *c);
 

@@ -22,7 +22,7 @@ struct event_file {
     struct file_thread *thread;
     struct file_job open;
     uint64_t waiting; /* lines that the thread still has */
-    bool is_reported; /* that lines are missing */
+    bool is_reported; /* it was printed that lines are missing */
     /* the thread's own */
     int fd;    /* -1: none */
     bool torn; /* the file ends within a line */
@@ -35,7 +35,7 @@ struct line {
     struct file_job job;
     struct event_file *f;
     uint64_t number;
-    int error; /* -errno: it did not go in */
+    int error; /* -errno of a failed write */
     size_t n;
     char text[]; /* a newline, which is written if a torn line is before it, then the line */
 };

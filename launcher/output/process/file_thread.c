@@ -25,15 +25,15 @@ struct file_thread {
     pthread_cond_t more;
     struct file_job *first, *last; /* to do */
     struct file_job *done, *done_last;
-    char at[256];        /* the file that it is at */
-    int64_t since_ms;    /* that it is at it; 0: idle */
+    char at[256];        /* path of the file in work */
+    int64_t since_ms;    /* since when; 0: idle */
     uint64_t lost;       /* bytes */
     struct amount waits; /* in queued files */
     int wake_fd;         /* tells the loop that jobs are done; the only descriptor of the process that the thread has */
     /* the loop's own */
     struct watch *wake;
     uv_timer_t look;
-    bool is_reported; /* that it hangs */
+    bool is_reported; /* the hang was printed */
     int64_t reported_ms;
     uint64_t reported_lost;
 };
@@ -256,16 +256,16 @@ struct queued_file {
     char *path;
     size_t at_bytes;  /* logfile_open() */
     struct buf waits; /* bytes to be written; the lock protects this and the following */
-    uint64_t gap;     /* bytes dropped behind it */
-    size_t in_hand;   /* bytes that the thread is at */
+    uint64_t gap;     /* bytes dropped after it */
+    size_t in_hand;   /* bytes that the thread is writing */
     bool is_torn;     /* the last bytes that it accepted ended within a line */
     bool closes;
     /* the loop's own */
     bool is_queued;
-    bool skips; /* until the line ends */
+    bool skips; /* skip until the line ends */
     /* the thread's own, between work and done */
     struct logfile file;
-    int error; /* -errno, once: it takes no more */
+    int error; /* -errno, reported once */
     bool is_closed;
 };
 

@@ -45,6 +45,6 @@ void file_thread_enter(struct file_thread *t, const char *path);
 bool file_thread_is_idle(struct file_thread *t);
 bool file_threads_are_idle(void);                    /* all of them */
 int64_t file_thread_still_ms(struct file_thread *t); /* how long the present operation has taken; 0: it is idle */
-const char *file_thread_at(struct file_thread *t, char *out, size_t cap); /* what it is at; returns out */
+const char *file_thread_at(struct file_thread *t, char *out, size_t cap); /* the path that it works on; returns out */
 
 #endif

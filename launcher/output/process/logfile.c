@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 
-#define RETRY_MS 1000 /* a full disk is asked again */
+#define RETRY_MS 1000 /* ms until a full disk is tried again */
 #define PATH_BYTES 4200
 #define NUMBER_MAX 1000000000 /* of a file that was rotated away */
 
@@ -175,7 +175,7 @@ static int next_number(const struct logfile *f)
         if (strncmp(entry->d_name, name, n) != 0 || entry->d_name[n] != '.')
             continue;
         const long long number = strtoll(entry->d_name + n + 1, NULL, 10);
-        if (number > highest && number < NUMBER_MAX) /* a greater one is not ours */
+        if (number > highest && number < NUMBER_MAX) /* a larger number is not ours */
             highest = (int)number;
     }
     if (d)

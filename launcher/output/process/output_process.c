@@ -47,7 +47,7 @@ struct process {
     struct event_file *events; /* NULL: none */
     enum phase phase;
     bool drops;          /* a console that does not accept bytes at once loses them */
-    int64_t still_ms;    /* for a disk that does not move */
+    int64_t still_ms;    /* ms for a disk that makes no progress */
     uv_timer_t deadline; /* of the phase */
     bool goes_on, ends;
     struct apart_jobs *apart;
@@ -152,7 +152,7 @@ static void tell_dropped(struct process *p)
         sink_flush(s, 0, at_once);
         if (p->drops && s->error == ETIMEDOUT)
             s->error = EINTR;
-        if (s->dropped > 0 && s->error != EPIPE) /* `crun ... | head` is no news */
+        if (s->dropped > 0 && s->error != EPIPE) /* EPIPE: the reader closed on purpose */
             console_try("crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
                         i == 0 ? "stdout" : "stderr", reason_of_loss(s->error));
     }
@@ -371,7 +371,7 @@ static void tell_last_words(struct process *p)
 static void obey(struct process *p)
 {
     const struct output_message *m = &p->message;
-    if (!p->streams && m->head.word != OUTPUT_SETUP) /* for the process before this one */
+    if (!p->streams && m->head.word != OUTPUT_SETUP) /* meant for an earlier process */
         return;
     switch ((enum output_word)m->head.word) {
     case OUTPUT_SETUP:
@@ -462,7 +462,7 @@ static void on_guardian(void *arg)
         if (p->agent)
             deputy_stand_in(&p->g->deputy);
     }
-    if (p->agent && !is_gone) /* what it sent last */
+    if (p->agent && !is_gone) /* read its last messages */
         on_agent(p);
     if (p->agent && !is_gone)
         leave_agent(p);

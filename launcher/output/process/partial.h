@@ -34,7 +34,7 @@ void partial_init(struct partial *p);
 /* The line has ended: what of it (without its newline) is still to be shown; false: nothing. The next line begins. */
 bool partial_end(struct partial *p, const char *line, size_t n, struct partial_text *ret);
 
-/* A read of that many bytes came. */
+/* A read of `bytes` bytes arrived. */
 void partial_grew(struct partial *p, size_t bytes, int64_t now_ms);
 
 /* Look at the unfinished line. True: show *ret now. *ret_ms: look again after so many ms, -1: not before it grows. */

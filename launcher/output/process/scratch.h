@@ -15,7 +15,7 @@
  * -errno. */
 int scratch_make(const char *path);
 
-/* With all that is in it. */
+/* Remove the folder with its content. */
 void scratch_remove(const char *path, int fd);
 
 /* Remove unused folders beside that path, until *stop. */

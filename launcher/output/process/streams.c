@@ -264,7 +264,7 @@ static bool stream_read(struct stream *s)
 {
     struct streams *m = s->all;
     ssize_t n = read(s->fd, m->scratch, sizeof m->scratch);
-    if (n < 0 && errno != EIO) /* that is the end of a terminal */
+    if (n < 0 && errno != EIO) /* EIO is the end of a terminal */
         return errno == EINTR;
     if (n > 0) {
         atomic_fetch_add(&m->o.page->bytes[s->voice.is_err], (uint64_t)n);
@@ -565,7 +565,7 @@ size_t streams_copy_tail(struct streams *m, int local, char out[LINES_TAIL_BYTES
     struct stream *s = w->out.tail ? &w->out : &w->err;
     stream_read_rest(s);
     lines_tail_set(&tail, bytes, lines_tail_copy(&w->tail, bytes));
-    if (s->lines.part.len > 0) { /* the end of it will not come */
+    if (s->lines.part.len > 0) { /* its end will not come */
         const struct partial_text last = partial_last(s->lines.part.data, s->lines.part.len);
         lines_tail_add(&tail, last.text, last.n);
     }

@@ -15,14 +15,14 @@ struct err;
 
 struct chaos_part {
     const struct chaos_act *act; /* in the plan */
-    int node;                    /* -1: wherever that rank is */
+    int node;                    /* -1: any node */
     int64_t lasts_ms;
-    uint64_t pick; /* which one, where there are several */
+    uint64_t pick; /* chooses among several */
 };
 
 struct chaos_fault {
     int64_t at_ms; /* since the beginning */
-    size_t drawn;  /* how many were before it */
+    size_t drawn;  /* number of drawn faults before it */
     int n;
     struct chaos_part parts[CHAOS_ACTS_MAX];
 };

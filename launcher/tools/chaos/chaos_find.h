@@ -17,7 +17,7 @@ struct chaos_process {
 };
 
 struct chaos_found {
-    int n;    /* 0: nobody is there */
+    int n;    /* 0: none */
     int node; /* where */
     int rank; /* rank of a worker in its present round; -1: none */
     size_t cap;

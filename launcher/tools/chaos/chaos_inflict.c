@@ -18,7 +18,7 @@
 #include "launcher/tools/chaos/chaos_table.h"
 #include "launcher/tools/chaos/chaos_target.h"
 
-#define FREEZE_TURNS 100 /* until nobody is born any more */
+#define FREEZE_TURNS 100 /* turns until no process is born any more */
 
 struct scene {
     const struct chaos_part *part;

@@ -73,7 +73,7 @@ struct chaos_act {
 };
 
 struct chaos_line {
-    int number;    /* in the text, from 1 */
+    int number;    /* line number in the text, from 1 */
     int weight;    /* > 0: drawn; 0: at at_ms */
     int64_t at_ms; /* since the beginning */
     int n;
@@ -91,7 +91,7 @@ int chaos_plan_parse(struct chaos_plan *ret, char *text, const char *name, struc
 
 const char *chaos_deed_word(enum chaos_deed deed);
 bool chaos_deed_lasts(enum chaos_deed deed);
-enum chaos_role chaos_role_of(const char *word); /* CHAOS_OTHER: none of crun's */
+enum chaos_role chaos_role_of(const char *word); /* CHAOS_OTHER: not a role of crun's */
 const char *chaos_role_word(enum chaos_role role);
 
 #endif

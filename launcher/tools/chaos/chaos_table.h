@@ -25,7 +25,7 @@ struct chaos_open {
     int fd;                       /* fill: the file that takes the room */
     double by;                    /* slow, clock */
     int64_t turn_ms;              /* slow: when it is continued or stopped next */
-    bool halts;                   /* slow: just now */
+    bool halts;                   /* slow: stopped now */
 };
 
 struct chaos_table {

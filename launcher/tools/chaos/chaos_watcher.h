@@ -13,7 +13,7 @@ struct err;
 struct chaos_watcher {
     int pid;
     int pid_fd;  /* readable: the watcher is gone, and another one is needed */
-    int life_fd; /* its other end sees our end */
+    int life_fd; /* its other end notices our end */
 };
 
 /* Signals must be blocked. -errno. */

@@ -71,7 +71,7 @@ static void look_at_clocks(struct doctor *d)
 struct links {
     char nonce[AUTH_HEX + 1];
     int *ports;      /* of each host's listener, -1: none */
-    int *deaf;       /* how many could not connect to it */
+    int *deaf;       /* number of hosts that could not connect to it */
     bool *reached;   /* somebody could */
     struct probe *v; /* connection from host i to host k at i * n + k */
     bool *tried;     /* likewise */

@@ -27,7 +27,7 @@ void findings_add(struct findings *f, enum finding_id id, const char *host, cons
     free(what);
     for (char *p = text; *p; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?'; /* a host's words move nobody's cursor */
+            *p = '?'; /* a foreign text must not control the terminal */
     f->v[f->n++] = (struct finding){id, text};
 }
 

@@ -107,7 +107,7 @@ static void answer(int fd, const char *nonce)
     if (send_all(fd, "here", WORD, deadline) < 0 || receive_all(fd, NULL, PROBE_BULK, deadline) < 0)
         return;
     if (send_all(fd, "full", WORD, deadline) == 0 && send_bulk(fd, deadline) == 0)
-        receive_all(fd, got, 1, deadline); /* the dialler has all and closes */
+        receive_all(fd, got, 1, deadline); /* wait until the dialler closes */
 }
 
 static void serve(int listener, const char *nonce)

@@ -44,7 +44,7 @@ static void cell(struct table *t, const char *fmt, ...)
     va_end(ap);
     for (char *p = text; p && *p; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            *p = '?'; /* nobody's name moves our cursor */
+            *p = '?'; /* a foreign text must not control the terminal */
     add_cell(t, text);
 }
 
