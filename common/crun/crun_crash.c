@@ -177,8 +177,7 @@ static bool name_frame(void *arg, const struct mapping *m)
     return true;
 }
 
-/* Write the stack as "#0 0x55d1 /bin/worker+0x11d1
- * #1 ...", with escaped line ends. */
+/* Write the stack as "#0 0x55d1 /bin/worker+0x11d1\n#1 ...", with escaped line ends. */
 static void put_stack(struct out *o, void *const *frames, int n)
 {
     for (int i = 0; i < n; i++) {

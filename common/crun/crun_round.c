@@ -200,8 +200,8 @@ static bool is_broken(struct crun_page *p)
     return atomic_load(&p->holds) != atomic_load(&p->held);
 }
 
-/* Take the next round. 1: taken. A published round that has been broken since is skipped. A round that was published
- * before all workers are to save and end is taken: the others have taken it, and wait. */
+/* Take the next round; true: taken. A published round that has been broken since is skipped. A round is taken even
+ * if all workers are to save and end by now: the other workers have taken it, and wait for this one. */
 static bool take(struct crun_page *p, struct crun_page_round *ret, enum crun_stop_reason why)
 {
     const bool saves = why == CRUN_STOP_DRAIN || why == CRUN_STOP_RESIZE;

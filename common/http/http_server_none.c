@@ -1,4 +1,4 @@
-/* http_server.h for builds without libmicrohttpd: opening a server fails. */
+/* Stands in for http_server.c in builds without libmicrohttpd: opening a server fails. */
 #include "common/base/err.h"
 #include "common/http/http_auth.h"
 #include "common/http/http_server.h"

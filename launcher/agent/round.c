@@ -41,7 +41,8 @@ struct round {
     uint64_t kept;          /* the newest state that a worker of the round before kept (crun_keeps()), + 1; 0: none */
     /* the workers of the broken round used libcrun, so the line of times waits for the first step */
     bool wait_first_step;
-    bool wait_met;  /* the workers met at the store, so it waits for that, unless for the first step */
+    /* the workers of the broken round met at the store: without wait_first_step the line waits for that */
+    bool wait_met;
     bool unstarted; /* the round's workers cannot be started, and that has been printed */
 };
 

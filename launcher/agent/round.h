@@ -30,9 +30,9 @@ bool round_is_started(const struct run *r);              /* all workers execute 
 bool round_is_unstarted(const struct run *r);            /* its workers cannot be started, and that has been printed */
 int round_restarts(const struct run *r);                 /* restarts of the job, as far as this node has heard */
 
-/* Record the times of a restart (observe/timeline.h): a worker failed, or the rendezvous reported a failure; the
- * cause is known and the rendezvous has been told; print the line, unless it was printed, or the round is not a
- * restart. */
+/* The times of a restart (observe/timeline.h). round_break(): a worker failed, or the rendezvous reported a failure.
+ * round_note_detected(): the cause is known, and the rendezvous has been told. round_print_times(): print the line,
+ * unless it was printed, or the round is not a restart. */
 void round_break(struct run *r, int64_t woken_ns, const char *cause);
 void round_note_detected(struct run *r);
 void round_print_times(struct run *r);

@@ -28,8 +28,8 @@
 #include "launcher/remote/remote_wire.h"
 #include "launcher/workers/group.h"
 
-/* ms at the end for a console that reads nothing (a pager), or until a stop signal; if the job was stopped, the
- * second one. */
+/* ms at the end for a console that reads nothing (a pager). FLUSH_MS also ends with a stop signal; if the job was
+ * stopped, FLUSH_STOPPED_MS counts. */
 #define FLUSH_MS 600000
 #define FLUSH_STOPPED_MS 4000
 /* ms to kill the workers after the guardian's death, when nobody waits for us any more */

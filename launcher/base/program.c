@@ -165,7 +165,7 @@ int program_stand_in(struct program *ret, char **args, struct err *e)
     return 0;
 }
 
-/* Length of the macro `name` at text, in one of these forms; 0: there is none. */
+/* Length of the macro ${name} or $name at text; 0: there is none. */
 static size_t match_template(const char *text, const char *name)
 {
     const size_t n = strlen(name);

@@ -4,8 +4,8 @@
 
 struct err;
 
-/* Open a pty. Both ends are close-on-exec; the caller closes them. Lines end with "
- * " alone, as in a file. Its size is that of crun's terminal, if there is one. */
+/* Open a pty. Both ends are close-on-exec; the caller closes them. Lines end with "\n" alone,
+ * as in a file. Its size is that of crun's terminal, if there is one. */
 int pty_open(int *ret_ours, int *ret_theirs, struct err *e);
 
 /* A command of crun's: copy what is typed on standard input, a terminal, to the terminal `fd`, until nobody has that

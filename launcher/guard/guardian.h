@@ -70,7 +70,7 @@ struct guardian_link {
 #define GUARDIAN_OUTPUT_PAGE 512
 #define GUARDIAN_GAUGES_PAGE 1024
 #define GUARDIAN_OUTPUT_MS 2000 /* ms: the output process ends that long after all others */
-#define GUARDIAN_BESIDES 50     /* after so many starts of a helper something is wrong with it, and no more are made */
+#define GUARDIAN_BESIDES 50     /* starts of one helper: more would not help, because something is wrong with it */
 
 /* What the output process inherits. */
 struct guardian_output {

@@ -19,7 +19,7 @@
 
 #define TITLE_MAX 16 /* as much as the kernel keeps */
 #define BRIEF_MS 1000
-#define BRIEF_MOST 10 /* after so many in a row that ended at once something is wrong, and more would not help */
+#define BRIEF_MOST 10 /* so many in a row that ended at once: more starts would not help, because something is wrong */
 
 /* --- which there are */
 

@@ -42,8 +42,8 @@ void board_stopping(struct board *b, int64_t until_ms)
 
 /* --- the guardian's side */
 
-/* Were the signals, which the agent read, no request to stop? A worker that has the terminal may handle Ctrl-C
- * itself; the agent then does not count it. */
+/* Did the agent read the signals without taking them as a request to stop? A worker that has the terminal may handle
+ * Ctrl-C itself; the agent then does not count it. */
 static bool were_no_wish(const struct patience *p, const struct board *b)
 {
     return HAS_HEARD(b, p->last) && !atomic_load(&b->is_stopping);

@@ -1,4 +1,5 @@
-/* Which workers crun has started, and how what they leave is killed when no process of crun is above it. */
+/* Records which workers crun has started, and kills the processes that they leave when no process of crun is above
+ * these any more. */
 #include "launcher/guard/roster.h"
 
 #include <signal.h>

@@ -33,8 +33,8 @@ int tree_others(const pid_t *kept, int n, bool kill);
  * running: repeat until none, as one may have forked meanwhile. < 0: there is no /proc. */
 int tree_pause(const pid_t *spared, int n, bool go_on);
 
-/* Send a signal to a descendant, or to those of its process group, if they catch or block it (/proc shows that); it
- * would kill others. */
+/* Send a signal to a descendant, or to those of its process group, if they catch or block it (/proc shows that);
+ * others would be killed by it. */
 void tree_signal(pid_t pid, bool group, int signo);
 
 /* Does the process catch or block the signal? False, too, if there is no /proc. */

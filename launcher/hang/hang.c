@@ -259,7 +259,7 @@ static int64_t since(const struct hang *h, const struct scene *s, const struct h
         return -1;
     const int64_t entered = hang_later(h->excused_ns, atomic_load(&w->page->phase_ns));
     switch (judged_phase(w)) {
-    case CRUN_PHASE_STARTING: /* -1 if others have made steps: this worker is at work too, but does not report steps */
+    case CRUN_PHASE_STARTING: /* -1 (not judged) if it reports no steps although others do: it is at work, too */
         return s->any_progress && phase_of(w) == CRUN_PHASE_STEP ? -1 : hang_later(entered, h->round_ns);
     case CRUN_PHASE_STEP:
         if (s->held && !w->stopped)
@@ -466,8 +466,8 @@ bool hang_judge(struct hang *h, int64_t now, const struct hang_worker *w, int n,
     for (int i = 0; i < n; i++) {
         const bool is_over = over(h, &s, &w[i], now, w[i].stopped);
         any = any || is_over;
-        const bool awaited =
-            !h->spared && s.keeps && !w[i].gone && w[i].page; /* judged, though silent, for workers that keep a state */
+        /* a worker whose page reports nothing, but for which workers that keep a state may wait */
+        const bool awaited = !h->spared && s.keeps && !w[i].gone && w[i].page;
         if (!tells(&w[i]) && !awaited)
             continue;
         if (!blamed || blame_before(h, &w[i], is_over, blamed, blamed_over)) {

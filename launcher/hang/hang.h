@@ -34,7 +34,7 @@ struct err;
 #define HANG_WARMUP 8                         /* of each worker in each round */
 #define HANG_UNKNOWN_NS INT64_C(600000000000) /* for a phase that was never seen; NCCL's own time-out */
 #define HANG_PHASE_NS INT64_C(60000000000)
-#define HANG_TAIL 8 /* number of factors of 10 in rarity; each is assumed to cost as much as the last one measured */
+#define HANG_TAIL 8 /* applications of the factor from one step to a ten times rarer one, as last measured */
 
 struct hang_options {
     bool off;

@@ -15,7 +15,7 @@
 #include "launcher/witness/flight.h"
 
 #define SAVE_MS 5000   /* ms for everything; after that the round ends without the rest */
-#define THREADS 1      /* more threads would not help: tools that hang delay no others, because the time is limited */
+#define THREADS 1      /* more would not help: a tool that hangs delays the others only for the time above */
 #define FLIGHT_MS 1500 /* ms of SAVE_MS for the Flight Recorder of one process */
 #define FLIGHT_THREADS 8
 

@@ -53,7 +53,7 @@ static void send_text(void *arg, uint64_t number, const char *bytes, size_t n)
     logmux_say(arg, OUTPUT_PRINT, 0, (int64_t)number, bytes, n);
 }
 
-/* Print; long texts in parts of whole lines. */
+/* Print a text; a long one in parts, each of whole lines. */
 void logmux_print_bytes(struct logmux *m, const char *text, size_t n)
 {
     while (n > 0) {

@@ -1,4 +1,4 @@
-/* topology.h for builds without hwloc's headers: reading fails. */
+/* Stands in for topology.c in builds without hwloc's headers: reading fails. */
 #include <errno.h>
 
 #include "common/base/err.h"

@@ -59,7 +59,7 @@ void remote_stop_all(struct remote *m, int signo, bool typed)
     m->stopping = true;
     if (!m->failed)
         give_up_unbegun(m, NULL);
-    else /* an error there is worth a short wait for its text */
+    else /* a host that has not begun may be about to print why */
         uv_timer_start(&m->begin, remote_on_begin_late, UNBEGUN_MS, 0);
     uv_timer_start(&m->late, on_late,
                    (uint64_t)(stops_longest_ms(&m->c->stops) + (int64_t)(m->c->stops.kill * 1000) + LATE_MS), 0);

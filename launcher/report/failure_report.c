@@ -104,7 +104,7 @@ static void find_message(const struct failure_report *f, const struct failure_wo
         words->message_from = "seen by crun";
     } else if (path && printed && printed->found_record) {
         words->message = printed->record.message;
-        /* otherwise its folder is removed in a moment */
+        /* without a log folder the record is in a temporary folder, which is removed at the end */
         words->message_from = f->o.logs->root[0] ? path : "error.json";
     } else if ((words->message = f->o.error_text(f->o.arg, w->local_rank))) {
         words->message_from = "reported through libcrun";

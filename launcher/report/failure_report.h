@@ -68,9 +68,10 @@ struct failure_scene {
     const struct rdzv_news *round; /* the newest round that this node was in, zeroed: none */
     const struct rdzv_news *end;   /* the job's END, zeroed: it is not over */
     const struct failure_worker *workers;
-    int n, live;         /* workers; those that still run */
-    bool unstarted;      /* the workers could not be started, and that has been printed */
-    const bool *refused; /* the rendezvous refuses this node, and that has been printed; read late */
+    int n, live;    /* workers; those that still run */
+    bool unstarted; /* the workers could not be started, and that has been printed */
+    /* the rendezvous refuses this node, and that has been printed; read at the end, so a pointer */
+    const bool *refused;
     int exit_code;
 };
 

@@ -76,8 +76,8 @@ void kernel_log_take(struct kernel_log *k, const char *text)
         take_xid(k, at + strlen("NVRM: "));
 }
 
-/* Parse "4,1234,56789,-;text
- *  SUBSYSTEM=...": priority and facility, number, time. Only the kernel's own messages count. */
+/* Parse "4,1234,56789,-;text\n SUBSYSTEM=...": priority and facility, number, time. Only the kernel's own messages
+ * count. */
 static void take_record(struct kernel_log *k, char *record)
 {
     char *text = strchr(record, ';');

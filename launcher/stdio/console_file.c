@@ -202,7 +202,7 @@ static void *run_writing(void *arg)
     const int kept[] = {w->f->kept, w->f->out, w->end_fd, w->gone_fd};
     apart_keep(kept, 4);
     if (console_file_write(w->f, w->end_fd) < 0)
-        _exit(1); /* there may be room for it in the next process */
+        _exit(1); /* no descriptor or memory: the next output process may have room */
     eventfd_write(w->gone_fd, 1);
     return NULL;
 }

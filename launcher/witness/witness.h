@@ -37,7 +37,7 @@ enum witness_act {
     WITNESS_NOTHING,
     WITNESS_ASK,
     WITNESS_NAME, /* say verdict.text */
-    WITNESS_BUSY, /* verdict.text holds, but the late ranks give signs of life */
+    WITNESS_BUSY, /* verdict.text is set, but the late ranks give signs of life */
     WITNESS_FREE, /* those who were named go on */
 };
 

@@ -86,7 +86,7 @@ bool group_is_dead(const struct failure_worker *w)
 
 void group_stop(struct group *g, const struct group_stop *s)
 {
-    group_launch_now(g); /* now, so that those who wait for the workers' end see it */
+    group_launch_now(g); /* start the workers now: whoever waits for their end must see them end */
     group_set(g, GROUP_STOP);
     group_keep_nobody(g);
     if (g->paused)
@@ -281,7 +281,7 @@ bool group_end_now(struct group *g, int64_t timeout_ms)
     bool was_idle, all;
     group_cancel_launch(g);
     do {
-        /* before the look: processes made meanwhile are seen by the next one */
+        /* read before the look: a process made during the look is seen by the next one */
         was_idle = spawn_thread_is_idle(g->spawner);
         all = tree_kill_all(end - clock_ms());
     } while (!was_idle && clock_ms() < end);

@@ -93,8 +93,8 @@ static bool open_home(struct job *job)
     return !first;
 }
 
-/* The job has a bug of ours: decisions are not written any more, because who reads them would repeat it, and the log
- * is kept for inspection. True: the log was set aside. */
+/* A bug of ours broke the job's state: decisions are not written any more, because whoever loads them would have the
+ * same broken state, and the log is kept for inspection. True: the log was set aside. */
 static bool set_aside(struct job *job)
 {
     const struct leader *l = job->reign.leader;

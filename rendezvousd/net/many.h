@@ -42,7 +42,7 @@ struct many_wait_ops {
 /* The request in progress on a connection. */
 struct many {
     const struct many_ops *ops; /* NULL: there is none */
-    /* of the request itself; they stay, because nothing is read from the client meanwhile */
+    /* the request's words; they stay valid, because nothing is read from the client meanwhile */
     const struct request_arg *words;
     size_t count, at, stride; /* number of words; index of the next one; words per name */
     bool cut;                 /* the request has more than one piece */

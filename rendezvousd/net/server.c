@@ -129,7 +129,8 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
     turn_close(s);
     uv_close((uv_handle_t *)&s->accept_timer, on_timer_closed);
     uv_close((uv_handle_t *)&s->write_timer, on_timer_closed);
-    uv_close((uv_handle_t *)&s->expiry_timer, on_timer_closed); /* the last one: done() is never called from in here */
+    /* closed last; libuv calls back later, so done() is not called from this function */
+    uv_close((uv_handle_t *)&s->expiry_timer, on_timer_closed);
 }
 
 /* --- in-process */

@@ -45,7 +45,7 @@ struct turns {
     bool accept;        /* a client was left in a listener's queue because the turn was over */
     int accepted;       /* clients accepted since the loop slept or looked last */
     uint64_t requests;  /* executed */
-    /* durations between two looks at the network; of every TURN_SAMPLE-th request */
+    /* turns: durations between two looks at the network; requests: of every TURN_SAMPLE-th one */
     struct times turn_times, request_times;
 };
 

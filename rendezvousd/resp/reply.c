@@ -39,8 +39,7 @@ void reply_raw(struct reply *r, const void *p, size_t n)
 
 #define NUMBER_BYTES (1 + DIGITS_MAX + 2)
 
-/* Write "<type><number>\r
- * " to p, which has room for NUMBER_BYTES. */
+/* Write "<type><number>\r\n" to p, which has room for NUMBER_BYTES. */
 static inline char *write_number(char *p, char type, int64_t v)
 {
     *p++ = type;

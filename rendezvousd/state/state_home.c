@@ -151,7 +151,7 @@ void dir_retry_(struct state_dir *d)
         first = first || !wants_room(h) ? first : h;
         again = again || h->file == DIR_GOES || wants_room(h);
     }
-    if (first) { /* so that the next time another log is asked for */
+    if (first) { /* move it to the end, so that the next call begins with another log */
         DL_DELETE(d->homes, first);
         DL_APPEND(d->homes, first);
         first->base.rewrite(first->base.arg);

@@ -19,7 +19,7 @@
     X(DIR_FOREIGN) /* missing, or an earlier daemon's: the first decision replaces it by a whole file */               \
     X(DIR_OURS)    /* contains all that is stored: further texts are appended */                                       \
     X(DIR_GOES)    /* must be removed, because it is forgotten or lacks decisions; tried until it succeeds */          \
-    X(DIR_GONE)    /* removed: nothing is stored, unless it is lost (rdzv_home.unlogged) and something whole comes */
+    X(DIR_GONE)    /* removed: nothing more is stored, except a whole log after a loss (rdzv_home.unlogged) */
 
 enum dir_file {
 #define X(name) name,

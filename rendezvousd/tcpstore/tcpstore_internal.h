@@ -46,7 +46,7 @@ void tcpstore_walk_end(struct tcpstore_walk *w);           /* its memory goes; i
 
 /* tcpstore_barrier.c: block c until `world` callers have come to this key. -ENOMEM, -ENOSPC. */
 int tcpstore_barrier_wait(struct conn *c, const struct request_arg *key, int64_t world);
-/* `count` callers have come: wake those that wait for no more. */
+/* `count` callers have come: wake those that wait for this number, or a smaller one. */
 void tcpstore_barrier_reached(struct space *sp, const struct request_arg *key, int64_t count);
 
 #endif

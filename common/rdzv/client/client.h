@@ -121,7 +121,7 @@ enum client_effect_kind {
     CLIENT_HANG_UP,  /* close the connection and stop dialling, with a reset: nothing that was sent on it counts */
     CLIENT_SEND,     /* request */
     CLIENT_TELL,     /* news, and with them members, NULL: none */
-    CLIENT_FENCE,    /* kill the workers now, then join; text, "": a failure follows that says it */
+    CLIENT_FENCE,    /* kill the workers now, then join; text: why; "": the failure that follows says why */
     CLIENT_FAILED,   /* this node cannot take part: code, text */
     CLIENT_LEASE,    /* workers may run until ms; 0: none run */
     CLIENT_PROGRESS, /* progress */
@@ -162,7 +162,7 @@ enum client_event_kind {
     CLIENT_REPORT,  /* text: for status pages */
     CLIENT_PUBLISH, /* text: the failure report of the job that has ended */
     CLIENT_ANSWER,  /* text, to question id */
-    CLIENT_ADDRESS, /* text: address of the leader of `epoch`, for people; seen */
+    CLIENT_ADDRESS, /* text: address of the leader of `epoch`, for people; `seen` is set, too */
     /* text: why no leader can be found now; "": nothing is wrong. error: exit code, if none will ever be found */
     CLIENT_TROUBLE,
     CLIENT_DIALLED,      /* error: 0, or -errno with text */

@@ -146,8 +146,8 @@ static void claim(struct election *x, int64_t now)
     add(x, ELECTION_CLAIM);
 }
 
-/* Go on looking: start each look when it is due, and claim when it is allowed and our turn has come. A failed look
- * changes no turn: a claim that may be replaced at once, such as a released one, stays so. */
+/* Go on looking: start each look when it is due, and claim when it is allowed and our turn has come. After a failed
+ * look our turn stays: a claim that could be replaced at once (a released one, for example) still can. */
 static void go_on_looking(struct election *x, int64_t now)
 {
     if (x->o.never || (x->has_view && !may_claim(x, now)))
@@ -243,7 +243,7 @@ static void on_claimed(struct election *x, const struct election_event *ev, int6
         return;
     }
     x->not_before = ev->rc < 0 ? now + PAUSE_MS : 0;
-    start_looking(x); /* this look shows it if the claim succeeded after all */
+    start_looking(x); /* this look will show whether the claim succeeded after all */
 }
 
 static void on_loaded(struct election *x, const struct election_event *ev, int64_t now)

@@ -55,8 +55,9 @@ enum election_event_kind {
     ELECTION_BEGIN,   /* this node wants a leader */
     ELECTION_SEEN,    /* result of LOOK. rc 1: claim; 0: nobody ever claimed; < 0: the home does not answer */
     ELECTION_CLAIMED, /* rc 1, 0: somebody was faster, < 0: not known */
-    ELECTION_LOADED,  /* rc 1; 0: there are none; < 0: they cannot be read. hold: some may be lost; hold_ms: another
-                          server may have acknowledged for so long what this one does not know */
+    /* rc 1; 0: there are no decisions; < 0: they cannot be read. hold: some may be lost. hold_ms: for so long after
+     * now another server may have made acknowledgements that this one does not know of */
+    ELECTION_LOADED,
     /* result of the renewal. rc 1: claim is what the home has now; 0: another node claimed; < 0: not known */
     ELECTION_RENEWED,
     ELECTION_UNABLE,   /* the home takes no decision of ours */

@@ -101,7 +101,7 @@ static void give_time(struct hosts *h, int64_t now)
     h->leave_at = now + h->o.silence_ms + chance(h, 2 * h->o.silence_ms);
 }
 
-/* Do most hosts refuse our secret, while none accepts it but our own, where nobody else is? */
+/* Do most hosts refuse our secret, and does no other host accept it, except one of our own that no other node uses? */
 static bool is_denied(const struct hosts *h)
 {
     int denied = 0;
@@ -170,7 +170,7 @@ static void on_answer(struct hosts *h, const struct hosts_event *ev, int64_t now
     h->seen[ev->host].answer = ev->answer;
     h->seen[ev->host].seats = ev->seats;
     h->seen[ev->host].round = ev->round;
-    /* h->denies: a host that ends because we deny it, too, does not listen any more, so its last answer stands. */
+    /* keep the denial of a host that does not listen any more: it may have ended because we deny it, too */
     h->denies[ev->host] = ev->answer == HOSTS_DENIED || (h->denies[ev->host] && ev->answer != HOSTS_HEARS);
     if (all_answered(h))
         choose(h, ev->working, now);

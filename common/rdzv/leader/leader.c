@@ -166,7 +166,8 @@ static void fall_silent(struct leader *l, struct leader_member *m)
     step_node(l, RDZV_SILENT, m->node, heard);
 }
 
-/* Drop a member that nobody needs any more, not even for its news. */
+/* Drop a member that is not needed any more: the machine has forgotten it, it is no elder, and its news, if there are
+ * any, were sent. */
 static void drop_if_done(struct leader *l, struct leader_member *m)
 {
     if (!m->known && !m->elder && (m->told || !m->has_news))

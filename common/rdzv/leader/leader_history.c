@@ -17,7 +17,7 @@ static void note(struct leader *l, int64_t now, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(h->text, sizeof h->text, fmt, ap);
     va_end(ap);
-    utf8_clean(h->text); /* a cause is a node's, and may be cut */
+    utf8_clean(h->text); /* a cause comes from a node, and may be cut within a character */
 }
 
 struct leader_before leader_before_(const struct leader *l)
@@ -60,7 +60,7 @@ static void note_event(struct leader *l, const struct rdzv_event *ev, int64_t no
     }
 }
 
-/* The cause of this step, which stands in the news that it made. */
+/* The cause of this step, from the news that the step made. */
 static const struct rdzv_cause *cause_of(const struct leader *l)
 {
     static const struct rdzv_cause none = {.rank = -1};

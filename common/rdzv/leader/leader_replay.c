@@ -1,4 +1,4 @@
-/* A leader from its decisions (leader.h): what leader_log.c has written, in the order it was written. */
+/* Makes a leader from its decisions (leader.h): reads what leader_log.c has written, in the same order. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,7 +179,7 @@ static int replay_machine(struct reading *r, const char *p, size_t n, struct err
     return rdzv_replay(r->l->machine, p, n, r->now, e);
 }
 
-/* Hand runs of the machine's lines to it in one piece, before the leader's line that follows them. */
+/* Consecutive lines of the machine are handed to it in one piece, before the leader's line that follows them. */
 int leader_replay(struct leader *l, const char *text, size_t n, int64_t now_ms, struct err *e)
 {
     struct reading r = {.l = l, .now = now_ms};

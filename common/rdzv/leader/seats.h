@@ -39,7 +39,7 @@ struct seats {
     struct seat *v;
 };
 
-/* min_nodes, max_nodes, silence_ms and kill_ms of c count. -ENOMEM. */
+/* Uses min_nodes, max_nodes, silence_ms and kill_ms of c. -ENOMEM. */
 int seats_init(struct seats *s, const struct rdzv_config *c, struct err *e);
 void seats_finish(struct seats *s);
 

@@ -420,7 +420,8 @@ static int resume(struct step *s)
     return 0;
 }
 
-/* An operator ends the job with an exit code. True: so it is, and the job is over; false: a drain in good order. */
+/* Does an operator end the job with an exit code? Then this ends it, and returns true. False: the event is a drain
+ * in good order. */
 static bool is_evicted(struct step *s)
 {
     const struct rdzv_cause *c = &s->ev->cause;
@@ -615,7 +616,7 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
     struct step s = {.r = r, .ev = ev, .now = now_ms, .fx = fx, .e = e};
     fx->n = 0;
     TRY(admit(&s));
-    /* Nobody gets more than two news in one step. */
+    /* No node gets more than two news in one step. */
     if (reserve_effects(fx, 2 * (HASH_COUNT(r->nodes) + 2)) < 0)
         return err_set(e, -ENOMEM, "no memory for the news of %u nodes", HASH_COUNT(r->nodes));
     if (r->config.restart_window_ms > 0 && rdzv_reserve_restart_(r) < 0)

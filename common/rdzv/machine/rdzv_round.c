@@ -71,8 +71,9 @@ static int line_up(struct rdzv *r)
     }
     qsort(r->order, ready, sizeof *r->order, orders[r->config.order]);
     r->m.group_world = (int)ready < r->config.max_nodes ? (int)ready : r->config.max_nodes;
+    /* the members are chosen: that some failed too often does not count for the ranks */
     for (int i = 0; i < r->m.group_world; i++)
-        r->order[i]->last = false; /* `last` has been used; the rank stays the same */
+        r->order[i]->last = false;
     qsort(r->order, (size_t)r->m.group_world, sizeof *r->order,
           r->config.order == RDZV_ORDER_NODE_RANK ? number_alone : orders[r->config.order]);
     return (int)ready;

@@ -45,8 +45,8 @@ int rdzv_config_check_times(const struct rdzv_config *c, struct err *e);
  * values, as the user typed them (--nnodes 2:4, not 2:3). first_round is not compared. */
 int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config *theirs, struct err *e);
 
-/* Append one "key=value" field with escaping (a space before it unless out is empty or ends in '
- * '). For fields that a host adds of its own. */
+/* Append one "key=value" field with escaping (a space before it unless out is empty or ends in '\n'). For fields that a
+ * host adds of its own. */
 int rdzv_field_text(struct buf *out, const char *key, const char *value);
 int rdzv_field_int(struct buf *out, const char *key, long long value);
 /* The field of a record: 1 and the unescaped value (NUL-terminated) in ret[cap], 0 if it is not there, -EINVAL if

@@ -199,7 +199,7 @@ static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_e
     case AGENT_FINISHING:
         agent_leave_for_good(a, news->exit_code, fx);
         break;
-    case AGENT_PARTING: /* a leaving node knows its own exit code better, unless its workers had exited with 0 */
+    case AGENT_PARTING: /* a leaving node keeps its own exit code, unless its workers had exited with 0 */
         agent_leave_for_good(a, a->done ? news->exit_code : a->part_code, fx);
         break;
     case AGENT_STOPPING:

@@ -84,10 +84,10 @@
     X(AGENT_DO_LEAVE, "leave")                                                                                         \
     X(AGENT_DO_SPAWN, "spawn")     /* start the workers of `news` */                                                   \
     X(AGENT_DO_STOP, "stop")       /* write `reason` into the pages, send `signo`, start the grace */                  \
-    X(AGENT_DO_HOLD, "hold")       /* SIGKILL all that is left, with `keep` all but held workers; then GONE */         \
+    X(AGENT_DO_HOLD, "hold")       /* workers that stay let go, the others stop; GRACE_OVER after --hold-timeout */    \
     X(AGENT_DO_CLEAR, "clear")     /* SIGKILL all that is left, with `keep` all but held workers; then GONE */         \
     X(AGENT_DO_DISMISS, "dismiss") /* the same, after SIGTERM and a few seconds */                                     \
-    X(AGENT_DO_AWAIT, "await")     /* GRACE_OVER after AGENT_PART_MS, unless NEWS_END comes before */                  \
+    X(AGENT_DO_AWAIT, "await")     /* GRACE_OVER follows after AGENT_PART_MS, unless NEWS_END comes before */          \
     X(AGENT_DO_EXIT, "exit")       /* with `code` */
 
 enum agent_state { AGENT_STATES(CHOICE_ID) };
@@ -101,7 +101,7 @@ const char *agent_effect_name(enum agent_effect_kind k);
 struct agent_event {
     enum agent_event_kind kind;
     struct rdzv_news news; /* NEWS */
-    /* WORKER_ENDED (exit_code 0: without error), HUNG, FAILED, SPAWN_FAILED (fatal: no job without this node) */
+    /* why: WORKER_ENDED (exit_code 0: no error), HUNG, FAILED, SPAWN_FAILED (fatal: the job needs this node) */
     struct rdzv_cause cause;
     bool holds;     /* a remaining worker outlives broken rounds, and is allowed to */
     bool grows;     /* all workers outlive rounds that end because nodes join */

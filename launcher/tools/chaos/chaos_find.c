@@ -29,7 +29,7 @@ static const char *const beside[] = {
 
 /* --- a node */
 
-/* For a process whose program we may not read: has it the same name as we? */
+/* For a process whose program we may not read: does it have the same name as this process? */
 static bool is_named_like_us(pid_t pid, struct proc *ret)
 {
     struct proc self;

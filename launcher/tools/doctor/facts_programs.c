@@ -174,7 +174,7 @@ static void read_crun(struct facts *f)
 {
     char path[FACTS_TEXT], line[FACTS_TEXT];
     if (on_path("crun-launcher", path) && is_crun(path, line))
-        return; /* Debian's package puts the other one beside it on purpose */
+        return; /* a package of ours that calls the launcher crun-launcher: another crun beside it is intended */
     if (!on_path("crun", path) || is_crun(path, line))
         return;
     snprintf(f->foreign_crun, sizeof f->foreign_crun, "%s", path);
