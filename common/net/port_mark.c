@@ -100,7 +100,7 @@ bool port_is_marked(int port)
         return false;
     _Alignas(struct nlmsghdr) char reply[16384];
     int found = send(fd, &ask, sizeof ask, 0) == (ssize_t)sizeof ask ? 0 : -1;
-    while (found == 0) { /* the kernel makes the next piece when this one has been read */
+    while (found == 0) { /* a reply comes in pieces; the kernel makes the next one when this one has been read */
         const ssize_t n = recv(fd, reply, sizeof reply, MSG_DONTWAIT);
         found = n <= 0 ? -1 : look_at(reply, (size_t)n);
     }

@@ -213,7 +213,7 @@ bool leader_is_empty(const struct leader *l);
 /* Append every address of the round's members whose group ranks are from `from` to below `to`, comma separated.
  * -ENOMEM. */
 int leader_addresses(const struct leader *l, int from, int to, struct buf *out);
-bool leader_lists_address(const char *addrs, const char *addr); /* "a,b" has it; an empty one is in no list */
+bool leader_lists_address(const char *addrs, const char *addr); /* is addr one of addrs ("a,b")? "": no */
 
 /* --- decisions */
 

@@ -11,7 +11,7 @@ struct farewell {
     /* what announced that this node will be taken away: "SIGUSR1, a preemption notice"; NULL: nothing did */
     const char *notice;
     bool ended;       /* the job was over for this node before its workers had ended */
-    int end_code;     /* exit code with which it was to end */
+    int end_code;     /* exit code that the job's end gave this node */
     bool end_unknown; /* the workers exited with 0, and this node never heard how the job ended */
     bool idle;        /* the job succeeded, and this node never started a worker */
     bool unbegun;     /* this node never had a seat in a round */

@@ -8,7 +8,7 @@ struct chaos_means;
 struct chaos_table;
 struct err;
 
-#define CHAOS_WATCHER_MS 5000 /* for the watcher's end, if it has nothing to do */
+#define CHAOS_WATCHER_MS 5000 /* ms for the watcher to end when it has nothing to undo */
 
 struct chaos_watcher {
     int pid;
