@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,9 +83,11 @@ static int parse_line(const char *p, size_t n, struct auth_token *ret, struct er
     if (skip_blanks(p, n, secret_end) != n)
         return err_set(e, ERR_USAGE, "more than 'principal secret' on it");
     if (!is_secret(p + secret, secret_end - secret))
-        return err_set(e, ERR_USAGE,
-                       "the secret of '%.*s' has %zu characters: expected %d to %d, printable and without blanks",
-                       (int)(name_end - name), p + name, secret_end - secret, AUTH_SECRET_MIN, AUTH_SECRET_MAX);
+        return err_set(
+            e, ERR_USAGE,
+            "the secret of '%.*s' has %zu characters: expected %d to %d, printable and without blanks (openssl "
+            "rand -hex 16 makes one)",
+            (int)(name_end - name), p + name, secret_end - secret, AUTH_SECRET_MIN, AUTH_SECRET_MAX);
     memset(ret, 0, sizeof *ret);
     memcpy(ret->principal, p + name, name_end - name);
     memcpy(ret->secret, p + secret, secret_end - secret);
@@ -316,6 +319,16 @@ static bool is_or_can_be_made(const char *path, struct err *why)
     return is;
 }
 
+/* Texts about crun print these. */
+static bool is_placeholder(const char *secret)
+{
+    static const char *const known[] = {"16-CHARACTERS-OR-MORE", "a-secret-of-16-characters-or-more"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcasecmp(secret, known[i]) == 0)
+            return true;
+    return false;
+}
+
 /* Parse CRUN_TOKEN: "SECRET" or "PRINCIPAL SECRET". The first form suits nodes on which the user has different
  * names. */
 static int read_variable(struct auth_tokens *ret, const char *text, struct err *e)
@@ -327,6 +340,13 @@ static int read_variable(struct auth_tokens *ret, const char *text, struct err *
     int rc = buf_printf(&line, "%s%s", is_bare ? AUTH_PRINCIPAL " " : "", text);
     rc = rc < 0 ? err_set(e, ERR_USAGE, AUTH_VARIABLE " is longer than 4096 bytes")
                 : auth_tokens_parse(ret, line.data, line.len, AUTH_VARIABLE, e);
+    if (rc == 0 && is_placeholder(ret->v[0].secret)) {
+        auth_tokens_free(ret);
+        rc = err_set(e, ERR_USAGE,
+                     AUTH_VARIABLE
+                     " holds the words that stand for a secret, which everybody knows: expected a secret of "
+                     "your own, the same on all nodes (openssl rand -hex 16 makes one)");
+    }
     if (line.data)
         explicit_bzero(line.data, line.cap);
     buf_free(&line);

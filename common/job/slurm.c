@@ -28,6 +28,20 @@ static bool goes_on(const char *first, size_t digits)
     return last > 0 && (behind == ',' || behind == ']') && strtoull(next + 1, NULL, 10) >= strtoull(first, NULL, 10);
 }
 
+/* Each bracket is closed before the next one, and before the list ends. */
+static bool is_whole(const char *list)
+{
+    bool open = false;
+    for (const char *p = list; *p; p++) {
+        if (*p != '[' && *p != ']')
+            continue;
+        if (open == (*p == '['))
+            return false;
+        open = *p == '[';
+    }
+    return !open;
+}
+
 bool slurm_first_host(const char *list, char *ret, size_t cap)
 {
     const size_t name = strcspn(list, "[,");
@@ -38,7 +52,7 @@ bool slurm_first_host(const char *list, char *ret, size_t cap)
         if (digits == 0 || !goes_on(list + name + 1, digits) || !close || (close[1] && close[1] != ','))
             return false; /* text after the bracket would be part of the name */
     }
-    if (name == 0 || name + digits >= cap)
+    if (name == 0 || name + digits >= cap || !is_whole(list))
         return false;
     memcpy(ret, list, name);
     if (digits)

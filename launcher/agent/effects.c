@@ -90,6 +90,7 @@ static void finish(struct run *r, int code)
                                .idle = is_idle(r),
                                .unbegun = !r->agent.had_seat,
                                .by = member_end(r)->cause.text,
+                               .rough = r->agent.rough,
                                .bad = r->agent.bad_code != 0};
     round_print_times(r);
     switch (farewell(&f, text)) {

@@ -73,6 +73,11 @@ static int serve(void *arg, const struct rdzv_news *news, struct err *e)
     return member_serve(arg, news, e);
 }
 
+static int reached(void *arg)
+{
+    return member_reached(arg);
+}
+
 static void publish(void *arg, const char *text)
 {
     member_publish_failure(arg, text);
@@ -111,6 +116,7 @@ int failures_open(struct run *r, struct err *e)
                                              .gpu_faults = gpu_faults,
                                              .find_leader = find_leader,
                                              .serve = serve,
+                                             .reached = reached,
                                              .publish = publish,
                                              .arg = r};
     return failure_report_open(&r->failures, &o, e);

@@ -219,6 +219,11 @@ struct page *member_page(const struct run *r)
     return rendezvous_page(r->member->rendezvous);
 }
 
+int member_reached(const struct run *r)
+{
+    return rendezvous_reached(r->member->rendezvous);
+}
+
 int member_socket(const struct run *r)
 {
     return r->member->socket;

@@ -54,6 +54,7 @@ const char *member_waits_for(const struct run *r);
 const bool *member_refused(const struct run *r); /* true: the rendezvous refuses this node, and that has been printed */
 struct page *member_page(const struct run *r);   /* the status page, while this crun hosts or leads; NULL */
 bool member_hosts(const struct run *r);          /* this crun does the rendezvous */
+int member_reached(const struct run *r);         /* rendezvous_reached() */
 int member_socket(const struct run *r);          /* this node's connection to the rendezvous, -1: none */
 
 /* A hosting crun leaves last, because the others may still be stopping their workers. Runs the loop. */

@@ -11,7 +11,9 @@
 #include "common/auth/auth.h"
 #include "common/base/container_of.h"
 #include "common/net/addr.h"
+#include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
+#include "launcher/base/program.h"
 #include "launcher/config/config.h"
 #include "launcher/output/logmux.h"
 
@@ -21,7 +23,8 @@
 /* --- another secret */
 
 #define HOME_TOKEN "~/.config/crun/token"
-#define EVERY_NODE "\nor start every node with the same secret, 16 characters or more:\n  export " AUTH_VARIABLE "=..."
+#define EVERY_NODE                                                                                                     \
+    "\nor start every node with the same secret, such as openssl rand -hex 16 makes:\n  export " AUTH_VARIABLE "=SECRET"
 
 static bool has_variable(void)
 {
@@ -40,15 +43,19 @@ const char *member_secret_help(void *arg, const char *host, bool take)
     if (option)
         n = (size_t)snprintf(out, cap, "\nStart all nodes with the same %s.", option);
     else if (take)
-        n = (size_t)snprintf(out, cap,
-                             "\nIf that is a node of this job, give this one its secret, then start this one again:\n"
-                             "  scp -p %.250s:.config/crun/token " HOME_TOKEN EVERY_NODE,
-                             host);
+        n = (size_t)snprintf(
+            out, cap,
+            "\nIf that is a node of this job, give this one its secret, then start this one again (if that node "
+            "has a " AUTH_VARIABLE ", which counts more than files, type the same one here):\n"
+            "  scp -p %.250s:.config/crun/token " HOME_TOKEN EVERY_NODE,
+            host);
     else
-        n = (size_t)snprintf(out, cap,
-                             "\nIf that is a node of this job, give it ours, then start it again:\n"
-                             "  scp -p " HOME_TOKEN " %.250s:.config/crun/token" EVERY_NODE,
-                             host);
+        n = (size_t)snprintf(
+            out, cap,
+            "\nIf that is a node of this job, give it ours, then start it again, without a " AUTH_VARIABLE
+            ", which would count more:\n"
+            "  scp -p " HOME_TOKEN " %.250s:.config/crun/token" EVERY_NODE,
+            host);
     if (may_be_daemon)
         snprintf(out + n, cap - n, "\nA rendezvousd needs our secret in its --token-file.");
     return out;
@@ -126,11 +133,45 @@ static void hint_elsewhere(struct run *r, const struct presence *now)
                  r->config->run_id, h->endpoint, r->config->run_id, beside);
 }
 
+/* --- a node that was lost */
+
+void member_note_broken(struct run *r, const char *why)
+{
+    struct member *m = r->member;
+    const char *const ends[] = {" (--rdzv-conf", ": ", ";"};
+    size_t n = strlen(why);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const char *end = strstr(why, ends[i]);
+        n = end && (size_t)(end - why) < n ? (size_t)(end - why) : n;
+    }
+    m->loss_hinted = false;
+    snprintf(m->broke, sizeof m->broke, "%.*s", (int)n, why);
+}
+
+static void hint_loss(struct run *r, const struct presence *now)
+{
+    struct member *m = r->member;
+    if (m->loss_hinted || now->waiting_ms < 0 || now->joined >= now->min_nodes)
+        return;
+    m->loss_hinted = true;
+    logmux_print(r->mux,
+                 "job '%s' has lost a node%s%s%s and needs %d: start crun again there, or elsewhere, with the same "
+                 "command; one that lost only its network comes back by itself. Given up in %lld s",
+                 r->config->run_id, m->broke[0] ? " (" : "", m->broke, m->broke[0] ? ")" : "", now->min_nodes,
+                 (long long)(now->left_ms + 999) / 1000);
+}
+
 void member_hint_alone(struct run *r, const struct presence *now)
 {
     const struct home *h = &r->config->home;
     struct member *m = r->member;
     m->company = m->company || now->joined > 1;
+    if (r->agent.had_seat) {
+        hint_loss(r, now);
+        return;
+    }
+    if (member_hosts(r) && now->beside[0]) /* the node of another id was named when it came */
+        return;
     if (m->hinted || m->company || m->strangers[0] || now->joined != 1 || now->min_nodes < 2 ||
         now->waiting_ms < ALONE_MS || r->config->control_fd >= 0)
         return;
@@ -164,6 +205,14 @@ void member_hint_unhosted(struct run *r, const struct rdzv_progress *p)
     char dropped[96] = "";
     if (m->hinted || p->for_ms < ALONE_MS || r->config->control_fd >= 0 || !p->error || r->agent.heard_round)
         return;
+    if (p->error == -ENOENT || p->error == -EAGAIN) {
+        m->hinted = true;
+        logmux_print(r->mux,
+                     "the name '%s' has no address on this machine: type it as this machine knows it, name an address, "
+                     "or add a line 'ADDRESS %s' to /etc/hosts",
+                     h->host, h->host);
+        return;
+    }
     if (p->error != -ECONNREFUSED)
         snprintf(dropped, sizeof dropped, DROPPED, h->port);
     if (h->kind == HOME_STATIC && h->node_rank > 0)
@@ -179,6 +228,56 @@ void member_hint_unhosted(struct run *r, const struct rdzv_progress *p)
     else
         return;
     m->hinted = true;
+}
+
+void member_hint_gloo(struct run *r, const struct rdzv_news *news)
+{
+    struct member *m = r->member;
+    const char *iface = getenv("GLOO_SOCKET_IFNAME");
+    char name[256], addr[INET6_ADDRSTRLEN];
+    if (m->gloo_hinted || news->group_world < 2 || !r->program->python_from || addr_host_is_loopback(news->leader_addr))
+        return;
+    m->gloo_hinted = true;
+    if (!(iface && *iface) && addresses_own_name_is_loopback(OWN_HOST_MS, name, addr))
+        logmux_print(r->mux,
+                     "PyTorch's Gloo would wait at %s, where no other node reaches it, for that is the address of this "
+                     "machine's own name, %s: set GLOO_SOCKET_IFNAME to the interface between the nodes (eth0 or the "
+                     "like), or give the name its own address in /etc/hosts",
+                     addr, name);
+}
+
+/* As far as this node knows: another one may know of more. */
+static bool restart_is_left(const struct run *r)
+{
+    const struct config *c = r->config;
+    return round_restarts(r) < c->max_restarts || (c->restart_window > 0 && c->max_restarts > 0);
+}
+
+bool member_hint_lost_host(struct run *r, const struct rdzv_progress *p, char *why, size_t cap)
+{
+    const struct home *h = &r->config->home;
+    struct member *m = r->member;
+    const bool one_place = h->kind == HOME_TCP || h->kind == HOME_STATIC;
+    struct rdzv_config job;
+    if (!one_place || member_hosts(r) || !p->error || !m->has_seat || r->agent.state != AGENT_JOINING || r->agent.done)
+        return false;
+    if (!restart_is_left(r)) {
+        config_job(r->config, &job);
+        snprintf(why, cap,
+                 "job '%s' is lost: the rendezvous at %s is gone or out of reach, the workers here were ended, and no "
+                 "restart is left (--max-restarts %lld)",
+                 r->config->run_id, h->endpoint, (long long)r->config->max_restarts);
+        return p->error == -ECONNREFUSED || p->for_ms >= job.silence_ms;
+    }
+    if (m->loss_hinted || h->hosting == HOME_DIALS)
+        return false;
+    m->loss_hinted = true;
+    logmux_print(
+        r->mux,
+        "the crun or rendezvousd that hosted job '%s' at %s is gone or out of reach: if it has ended, start it again on %s with "
+        "the same command within %lld s, and the job goes on",
+        r->config->run_id, h->endpoint, h->host, (long long)(p->left_ms + 999) / 1000);
+    return false;
 }
 
 /* --- a store that workers cannot reach */

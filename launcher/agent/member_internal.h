@@ -35,7 +35,9 @@ struct member {
     struct repeat joinings;
     char secret_help[2][640]; /* what member_secret_help() said last, for each `take` */
     char strangers[512]; /* " HOST  HOST ": hosts that were turned away for another secret, and that has been printed */
-    bool hinted, port_told;
+    bool hinted, port_told, gloo_hinted;
+    char broke[160];         /* what ended the newest round here, in short; "": nothing has */
+    bool loss_hinted;        /* what helps against that was said */
     bool company;            /* another node of the job was seen */
     struct own_host *asked;  /* look-up whether the master address is this machine; NULL: none is under way */
     struct dial *store_dial; /* trial connection to the round's store; NULL: none */
@@ -61,6 +63,13 @@ void member_hint_alone(struct run *r, const struct presence *now);
 void member_hint_taken(struct run *r, int64_t for_ms);
 /* Printed once by a node that cannot reach the crun that should host: which node that is. */
 void member_hint_unhosted(struct run *r, const struct rdzv_progress *p);
+/* A round of several nodes begins: once, if PyTorch's Gloo would wait on this machine where no other one reaches it. */
+void member_hint_gloo(struct run *r, const struct rdzv_news *news);
+/* Once in each round that was lost with its host: what helps. True: nothing does, and `why` says so: this node is to
+ * end. */
+bool member_hint_lost_host(struct run *r, const struct rdzv_progress *p, char *why, size_t cap);
+/* The newest round is over for this reason, a sentence; "": a round begins. */
+void member_note_broken(struct run *r, const char *why);
 /* The workers of this node will dial group rank 0: try it once, and print it if that fails. */
 void member_try_store(struct run *r, const struct endpoint *leader);
 void member_drop_store_dial(struct run *r);

@@ -81,7 +81,7 @@ static void note_resize(struct run *r, const struct rdzv_news *news)
 
 static void note_stop(struct run *r, const struct rdzv_news *news)
 {
-    logmux_print(r->mux, "the job was stopped by %s; the workers here stop in good order",
+    logmux_print(r->mux, "the job was stopped by %s; the workers here are asked to stop",
                  news->cause.text[0] ? news->cause.text : "an operator of its rendezvous");
 }
 
@@ -102,7 +102,12 @@ static void note_news(struct run *r, const struct rdzv_news *news)
         note_round(r, news);
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_RESIZE)
         note_resize(r, news);
+    if (news->kind == RDZV_NEWS_ROUND && !news->spare) {
+        member_note_broken(r, "");
+        member_hint_gloo(r, news);
+    }
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {
+        member_note_broken(r, news->cause.text);
         round_break(r, clock_ns(), news->cause.text);
         round_note_detected(r);
         logmux_print(r->mux, "%s; the workers here stop as well", news->cause.text);
@@ -144,6 +149,7 @@ static void on_fence(void *arg, const char *why)
         round_note_detected(r);
     }
     events_fenced(r->events, why);
+    member_note_broken(r, why);
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
     if (why[0])
@@ -256,6 +262,7 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
 {
     struct run *r = arg;
     const struct presence *now = &p->now;
+    char why[320];
     char *out = r->member->waits_for;
     const size_t cap = sizeof r->member->waits_for;
     if (!p->text[0] && now->state == RDZV_RUNNING && r->member->spare[0]) { /* that was said, and still holds */
@@ -284,6 +291,10 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
     }
     print_trouble(r, p);
     member_hint_unhosted(r, p);
+    if (p->for_ms >= TROUBLE_QUIET_MS && member_hint_lost_host(r, p, why, sizeof why)) {
+        on_failed(r, EXIT_UNAVAILABLE, why);
+        return;
+    }
     /* from the loop, because it closes the client that called us */
     uv_timer_start(&r->member->take_over, on_take_over, 0, 0);
 }

@@ -363,10 +363,11 @@ static int look_around(struct choice *c, const struct scheduler *s, struct err *
         return take_endpoint(c, s, configured, e);
     }
     if (s->unread[0])
-        return err_set(e, ERR_USAGE,
-                       "the first node of %s's list '%s' cannot be told: expected names and NAME[NUMBERS], with "
-                       "nothing behind the bracket; give --rdzv-endpoint HOST:PORT, with the name of one of the nodes",
-                       s->name, s->unread);
+        return err_set(
+            e, ERR_USAGE,
+            "the first node of %s's list '%s' cannot be told: expected names and NAME[NUMBERS], each bracket "
+            "closed and nothing behind it; give --rdzv-endpoint HOST:PORT, with the name of one of the nodes",
+            s->name, s->unread);
     return err_set(
         e, ERR_USAGE,
         "--nnodes with %d nodes needs a place to meet: give --rdzv-endpoint HOST:PORT (the address of one of the "

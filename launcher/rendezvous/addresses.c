@@ -103,6 +103,20 @@ bool addresses_own(const char *host, int timeout_ms)
     return own;
 }
 
+bool addresses_own_name_is_loopback(int timeout_ms, char name[256], char ret[INET6_ADDRSTRLEN])
+{
+    struct addrinfo *found;
+    uint8_t ip[ADDR_BYTES];
+    name[0] = name[255] = 0;
+    if (gethostname(name, 255) < 0 || resolve(name, "1", clock_ms() + timeout_ms, -1, &found, NULL) < 0)
+        return false;
+    const bool is = addr_of(found->ai_addr, ip) && addr_is_loopback(ip);
+    freeaddrinfo(found);
+    if (is)
+        addr_text(ip, ret);
+    return is;
+}
+
 /* --- asked again: a look-up in a thread of its own (resolve.h), waited for a moment, then watched by the loop */
 
 struct own_host {

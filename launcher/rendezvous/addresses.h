@@ -2,6 +2,7 @@
 #ifndef CRUN_LAUNCHER_ADDRESSES_H
 #define CRUN_LAUNCHER_ADDRESSES_H
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <uv.h>
@@ -21,6 +22,10 @@ bool addresses_are_own(const struct addrinfo *found);
 
 /* The same of a host's addresses. Asks the name service, at most timeout_ms. False if the name is unknown. */
 bool addresses_own(const char *host, int timeout_ms);
+
+/* The first address of this machine's own name, if that is one of loopback: another machine that gets it reaches
+ * itself. Asks the name service, at most timeout_ms. False: it is none, or the name is unknown. */
+bool addresses_own_name_is_loopback(int timeout_ms, char name[256], char ret[INET6_ADDRSTRLEN]);
 
 /* --- the same for an event loop */
 

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "common/job/exitcode.h"
 #include "common/rdzv/client/lease.h"
 #include "launcher/rendezvous/rdzv_client.h"
 #include "rendezvousd/jobs/jobs.h"
@@ -37,30 +38,58 @@ struct local {
     uv_timer_t progress, lease;
 };
 
+static void copy(char *out, size_t cap, const char *s)
+{
+    snprintf(out, cap, "%s", s ? s : "");
+}
+
 static int request_next(struct local *l, struct err *e)
 {
     return jobs_next(l->party, l->run, l->o.node, l->seq, -1, e);
 }
 
+static int send_claim(struct local *l, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct err *e)
+{
+    struct rdzv_event ev = {.kind = kind, .round = l->base.past.round};
+    copy(ev.node, sizeof ev.node, l->o.node);
+    if (cause)
+        ev.cause = *cause;
+    return jobs_claim(l->party, l->run, &ev, e);
+}
+
 /* --- the lease */
+
+/* Whose silence ends the round is told to the job at once: later on this node would seem to be the one that broke it. */
+static void blame(struct local *l, const char *lost)
+{
+    struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
+    snprintf(cause.text, sizeof cause.text,
+             "nothing was heard of %.160s for %lld ms (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)", lost,
+             (long long)l->o.job.silence_ms);
+    send_claim(l, RDZV_FAIL, &cause, NULL); /* a round that is over already needs none */
+}
 
 static void fence(struct local *l, int64_t now)
 {
     const int64_t silence_ms = l->o.job.silence_ms;
     const int64_t still_ms = l->o.still_ms ? l->o.still_ms(l->o.arg, now - silence_ms) : 0;
-    char why[320], still[80] = "";
+    struct jobs_reach reach;
+    char why[480], still[80] = "";
+    jobs_reach(l->jobs, l->run, l->o.node, &reach);
     if (still_ms >= SILENCE_STILL_MS)
         snprintf(still, sizeof still, ", of which this crun itself stood still for %lld ms", (long long)still_ms);
     snprintf(why, sizeof why,
-             "fewer than %d nodes were heard here for %lld ms%s (--rdzv-conf keep_alive_interval, "
-             "keep_alive_max_attempt), and the others may go on under another host",
-             l->o.job.min_nodes, (long long)silence_ms, still);
+             "nothing was heard of %s for %lld ms%s (--rdzv-conf keep_alive_interval, keep_alive_max_attempt), which "
+             "leaves fewer than %d nodes here, and others may go on under another host",
+             reach.lost[0] ? reach.lost : "the others", (long long)silence_ms, still, l->o.job.min_nodes);
     l->working = false;
     l->fenced = true;
     l->base.past.restarts++;
     if (l->o.on_lease)
         l->o.on_lease(l->o.arg, now);
     l->o.on_fence(l->o.arg, why);
+    if (l->fenced && reach.lost[0] && still_ms < SILENCE_STILL_MS)
+        blame(l, reach.lost);
 }
 
 static void on_lease_over(uv_timer_t *t);
@@ -204,11 +233,6 @@ static int local_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rd
     return 0;
 }
 
-static void copy(char *out, size_t cap, const char *s)
-{
-    snprintf(out, cap, "%s", s ? s : "");
-}
-
 static int local_join(struct rdzv_client *c, struct err *e)
 {
     struct local *l = (struct local *)c;
@@ -239,15 +263,6 @@ static int local_join(struct rdzv_client *c, struct err *e)
     if (l->waiting && l->o.on_progress)
         uv_timer_start(&l->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
     return 0;
-}
-
-static int send_claim(struct local *l, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct err *e)
-{
-    struct rdzv_event ev = {.kind = kind, .round = l->base.past.round};
-    copy(ev.node, sizeof ev.node, l->o.node);
-    if (cause)
-        ev.cause = *cause;
-    return jobs_claim(l->party, l->run, &ev, e);
 }
 
 static int local_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)

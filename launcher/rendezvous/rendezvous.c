@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -293,20 +294,53 @@ static bool alone(const struct rendezvous *z, const struct hosting *h)
     return st.clients <= (h != z->hosted); /* its own client */
 }
 
+/* Whoever is out of reach is waited for no longer than its workers can live; and that is said. */
+static int64_t patience_ms(struct rendezvous *z, const struct hosting *h, int64_t bound, bool *told)
+{
+    const int64_t now = clock_ms();
+    struct jobs_reach reach;
+    char text[320];
+    jobs_reach(h->jobs, z->o.client.run_id, z->o.client.node, &reach);
+    if (reach.until_ms > 0 && reach.until_ms < bound)
+        bound = reach.until_ms;
+    if (reach.lost[0] && bound > now && !*told) {
+        *told = true;
+        snprintf(text, sizeof text,
+                 "nothing is heard of %s: this crun waits up to %lld s more, to tell how the job ended", reach.lost,
+                 (long long)(bound - now + 999) / 1000);
+        z->o.client.tell(z->o.client.arg, text);
+    }
+    return bound > now ? bound - now : 0;
+}
+
 void rendezvous_see_off(struct rendezvous *z, int64_t bound_ms, const bool *hurry)
 {
-    bool all_told = false;
+    const int64_t bound = clock_ms() + bound_ms;
+    bool all_told = false, told_user = false;
     const struct hosting *h = host_of(z);
     if (!h || (h != z->hosted && jobs_heard(h->jobs) < INT_MAX))
         return;
-    uv_timer_start(&z->late, on_late, (uint64_t)bound_ms, 0);
     while ((h = host_of(z)) && !(all_told && alone(z, h)) && !z->is_late && !*hurry) {
-        if (!all_told && (all_told = jobs_all_told(h->jobs)))
+        if (!all_told && (all_told = jobs_all_told(h->jobs))) {
             uv_timer_start(&z->late, on_late, GOODBYE_MS, 0); /* their news may still be on the way */
-        else
-            uv_run(z->loop, UV_RUN_ONCE);
+            continue;
+        }
+        if (!all_told) {
+            uv_update_time(z->loop);
+            uv_timer_start(&z->late, on_late, (uint64_t)patience_ms(z, h, bound, &told_user), 0);
+        }
+        uv_run(z->loop, UV_RUN_ONCE);
     }
     uv_timer_stop(&z->late);
+}
+
+int rendezvous_reached(const struct rendezvous *z)
+{
+    struct jobs_reach reach;
+    if (!z->hosted)
+        return -1;
+    jobs_reach(z->hosted->jobs, z->o.client.run_id, z->o.client.node, &reach);
+    return reach.reached;
 }
 
 static void on_closed(uv_handle_t *h)

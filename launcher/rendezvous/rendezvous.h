@@ -73,8 +73,11 @@ struct server *rendezvous_server(const struct rendezvous *z);
 /* Of a crun that hosts or leads, while it does; NULL: it does not, or nobody looks. */
 struct page *rendezvous_page(const struct rendezvous *z);
 
-/* The job is over for this node: if it hosts, serve until the others know as well, at most bound_ms, or until *hurry.
- * Runs the loop. */
+/* Other members of the newest round that this crun, which hosts, reaches (jobs_reach()); -1: it does not host. */
+int rendezvous_reached(const struct rendezvous *z);
+
+/* The job is over for this node: if it hosts, serve until the others know as well, at most bound_ms, or until *hurry;
+ * for those that are out of reach until their workers must have ended. Runs the loop. */
 void rendezvous_see_off(struct rendezvous *z, int64_t bound_ms, const bool *hurry);
 
 void rendezvous_close(struct rendezvous *z); /* NULL allowed; the loop must turn once more */

@@ -351,6 +351,17 @@ static void print_all(const struct failure_report *f, const struct failure_scene
     buf_free(&text);
 }
 
+/* Nodes of which no report can come. Where another machine is the rendezvous, one at most is known: the node whose loss
+ * failed the round. */
+static int count_lost(const struct failure_report *f, const struct rdzv_news *round, const struct rdzv_news *end)
+{
+    const int reached = f->o.reached(f->o.arg), others = round->group_world - 1;
+    const struct rdzv_cause *c = &end->cause;
+    if (reached >= 0)
+        return reached < others ? others - reached : 0;
+    return c->rank < 0 && c->exit_code == EXIT_UNAVAILABLE && strncmp(c->text, "node '", 6) == 0;
+}
+
 static void report(struct failure_report *f, const struct failure_scene *now, cJSON *all)
 {
     const struct rdzv_news *end = now->end;
@@ -379,7 +390,7 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
     if (missed && last->group_rank == 0)
         serve_missed(f, now);
     if ((shared || missed) && last->group_rank == 0)
-        job.unheard = failure_share_collect(f->share, all);
+        job.unheard = failure_share_collect(f->share, count_lost(f, last, end), all);
     failure_sort(all, job.culprit);
     print_all(f, now, &job, all);
     const bool of_job = (of_round || missed) && last->group_rank == 0;

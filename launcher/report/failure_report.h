@@ -58,6 +58,8 @@ struct failure_report_options { /* all of it is borrowed */
     /* The address where group rank 0 of a round serves its store; on group rank 0: begin to serve. */
     void (*find_leader)(void *arg, const struct rdzv_news *news, struct endpoint *ret);
     int (*serve)(void *arg, const struct rdzv_news *news, struct err *e);
+    /* Other nodes of the round that can still be heard; -1: not known here. */
+    int (*reached)(void *arg);
     /* On group rank 0, after printing: failure_json_short() of RDZV_FAILURE_MAX bytes, for a status page. */
     void (*publish)(void *arg, const char *text);
     void *arg;

@@ -134,11 +134,11 @@ static int count_final(const struct failure_share *s)
     return n;
 }
 
-int failure_share_collect(struct failure_share *s, struct cJSON *all)
+int failure_share_collect(struct failure_share *s, int lost, struct cJSON *all)
 {
     bool final;
     start_wait(s);
-    while (count_final(s) < s->others && !s->is_late && !*s->hurry)
+    while (count_final(s) < s->others - lost && !s->is_late && !*s->hurry)
         uv_run(s->loop, UV_RUN_ONCE);
     uv_timer_stop(&s->late);
     for (const struct failure_heard *h = s->heard; h; h = h->hh.next)

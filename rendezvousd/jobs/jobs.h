@@ -179,6 +179,14 @@ const char *jobs_term_instance(const struct jobs_party *p);
  * have each got an answer of ours that was sent within silence_ms, or have left the round in good order. A node's
  * NEXT shows that it got the answer before. INT64_MAX: no limit. */
 int64_t jobs_lease(const struct jobs_party *p);
+/* In a hosting crun: whom `node`, which hosts, reaches among the other members of the newest round of its job. */
+struct jobs_reach {
+    int reached;      /* they were told of the end, or were heard of within silence_ms */
+    char lost[160];   /* hosts of those others that are not, and are not known to be dead: "a,b" or "a,b,..." */
+    int64_t until_ms; /* the job is over, and the last of those who may not know must have ended its workers by then;
+                       * 0: all know; INT64_MAX: it is not over */
+};
+void jobs_reach(const struct jobs *j, const char *run, const char *node, struct jobs_reach *ret);
 /* FAIL, DONE or LEAVE of ev->node; the party need not represent any node. */
 int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e);
 /* Stop the job, as RDZV_DRAIN with this cause. principal NULL: anybody's; -EINVAL: several principals have a job of

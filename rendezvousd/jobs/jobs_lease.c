@@ -1,7 +1,9 @@
 /* Until when the workers beside a hosting crun may run: as long as enough nodes of its job answer it. This is needed
  * because that crun's own agent never loses its connection. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/err.h"
 #include "rendezvousd/jobs/jobs_impl.h"
@@ -51,4 +53,44 @@ void job_confirmed_(struct job *job, struct leader_member *m, int64_t sent_ms)
 void job_note_departed_(struct job *job, const struct leader_member *m)
 {
     job->departed += !m->known && m->member_round == job->round;
+}
+
+/* --- whom it reaches */
+
+static bool knows_the_end(const struct leader_member *m)
+{
+    return m->told && m->news.kind == RDZV_NEWS_END;
+}
+
+static void add_host(char *list, size_t cap, const char *node)
+{
+    const size_t n = strlen(list), host = strcspn(node, "+");
+    const bool fits = n + host + sizeof ",..." < cap;
+    if (n < sizeof "..." || strcmp(list + n - 3, "...") != 0)
+        snprintf(list + n, cap - n, "%s%.*s", n ? "," : "", fits ? (int)host : 3, fits ? node : "...");
+}
+
+void jobs_reach(const struct jobs *j, const char *run, const char *node, struct jobs_reach *ret)
+{
+    const struct job *job = job_find_(j, "", run);
+    *ret = (struct jobs_reach){0};
+    if (!job || !leader_machine(job->reign.leader))
+        return;
+    const struct rdzv_config *c = leader_config(job->reign.leader);
+    const int64_t now = j->o.now();
+    const bool over = leader_is_over(job->reign.leader);
+    for (const struct leader_member *m = leader_members(job->reign.leader); m; m = m->hh.next) {
+        if (strcmp(m->node, node) == 0 || m->member_round != job->round)
+            continue;
+        const bool heard = m->connected && !m->gone && now - m->confirmed_ms < c->silence_ms;
+        const int64_t until = m->confirmed_ms + c->silence_ms + c->kill_ms;
+        ret->reached += heard || knows_the_end(m);
+        if (m->gone || knows_the_end(m))
+            continue;
+        if (!heard)
+            add_host(ret->lost, sizeof ret->lost, m->node);
+        ret->until_ms = until > ret->until_ms ? until : ret->until_ms;
+    }
+    if (!over)
+        ret->until_ms = INT64_MAX;
 }

@@ -219,8 +219,9 @@ static const struct job *beside(const struct job *job)
     int64_t since, until;
     DL_FOREACH (job->jobs->all, other) {
         const struct rdzv *machine = leader_machine(other->reign.leader);
-        if (other != job && other->owner == job->owner && machine && rdzv_round(machine) == 0 &&
-            rdzv_nodes(machine) > 0 && rdzv_waits(machine, &since, &until))
+        const bool ours = job->jobs->o.embedded || other->owner == job->owner; /* a host compares no principals */
+        if (other != job && ours && machine && rdzv_round(machine) == 0 && rdzv_nodes(machine) > 0 &&
+            rdzv_waits(machine, &since, &until))
             return other;
     }
     return NULL;

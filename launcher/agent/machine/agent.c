@@ -160,6 +160,7 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
     a->held = 0;
     a->clearing = a->keeping = false;
     a->bad_code = 0;
+    a->rough = false;
     agent_add_effect(fx, AGENT_DO_SPAWN)->news = *news;
 }
 
@@ -392,6 +393,7 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     if ((!agent_runs(a) && a->state != AGENT_STOPPING) || a->live == 0)
         return;
     a->live--;
+    a->rough = a->rough || (code != EXIT_OK && code != EXIT_REQUEUE);
     a->held -= ev->was_held && a->held > 0;
     if (a->state == AGENT_HOLDING) {
         agent_check_held(a, fx);

@@ -152,6 +152,7 @@ struct agent {
     int64_t sigint_ms; /* of the first SIGINT, 0: none */
     bool preempted;    /* CLEARING: leave when DONE is sent */
     bool unclean;      /* draining: some worker ended with neither 0 nor 75 */
+    bool rough;        /* some worker of the newest round ended with neither 0 nor 75 */
     /* exit code of the first worker that, when stopped, ended neither with 0 or 75 nor by SIGTERM; 0: none */
     int bad_code;
     bool clearing; /* CLEAR was asked for in this round */

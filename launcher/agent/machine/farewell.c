@@ -14,6 +14,9 @@ static enum farewell_kind to_go_on(const struct farewell *f, char *out)
         snprintf(out, FAREWELL_MAX,
                  "stopped by %s; this node's workers had finished; whether the job has, is unknown (exit code %d)",
                  signal_text(f->signo, name, sizeof name), EXIT_REQUEUE);
+    else if (f->signo && f->rough)
+        snprintf(out, FAREWELL_MAX, "stopped after %s; start it again to go on (exit code %d)",
+                 signal_text(f->signo, name, sizeof name), EXIT_REQUEUE);
     else if (f->signo)
         snprintf(out, FAREWELL_MAX, "stopped in good order after %s; start it again to go on (exit code %d)",
                  signal_text(f->signo, name, sizeof name), EXIT_REQUEUE);
@@ -31,6 +34,9 @@ static enum farewell_kind to_go_on(const struct farewell *f, char *out)
                  EXIT_REQUEUE);
     else if (f->bad)
         snprintf(out, FAREWELL_MAX, "stopped before the end; start it again to go on (exit code %d)", EXIT_REQUEUE);
+    else if (f->rough)
+        snprintf(out, FAREWELL_MAX, "the workers were stopped before the end; start it again to go on (exit code %d)",
+                 EXIT_REQUEUE);
     else
         snprintf(out, FAREWELL_MAX,
                  "the workers stopped in good order before the end; start it again to go on (exit code %d)",

@@ -314,7 +314,7 @@ static void a_variable_holds_a_secret_with_or_without_its_principal(void **state
     } cases[] = {
         {"0123456789abcdef", AUTH_PRINCIPAL},  {" 0123456789abcdef\n", AUTH_PRINCIPAL},
         {"alice 0123456789abcdef", "alice"},   {"short", NULL},
-        {"alice 0123456789abcdef more", NULL},
+        {"alice 0123456789abcdef more", NULL}, {"16-CHARACTERS-OR-MORE", NULL},
     };
     enum auth_origin from;
     struct auth_tokens t;

@@ -35,6 +35,9 @@ static void the_first_host_of_a_list_is_found(void **state)
         {"n[1-2].site", NULL},
         {"r[0-1]n[0-3]", NULL},
         {"n[1", NULL},
+        {"node[1-2],gpu[3", NULL},
+        {"node[1-2],gpu3]", NULL},
+        {"a,b[1[2]]", NULL},
         {"n[2-1]", NULL},
         {"n[1-]", NULL},
         {"1234567890123456", NULL}, /* too long for the room */

@@ -1,11 +1,12 @@
 """Machines that share nothing but a network, as a user finds them: what both sides say, and how both end."""
 import re
 import subprocess
+import time
 
 import pytest
 
 import machines as rig
-from cluster import free_port, wait
+from cluster import free_port, joined, kill_and_wait, wait
 from daemon import write_tokens
 from support import CRUN, LIBCRUN, ROOT
 
@@ -87,7 +88,7 @@ def test_secrets_that_differ_over_a_folder_or_a_list_are_named_with_the_commands
 def lines_of_the_readme():
     """What is typed on each of two machines: the secret, and the command."""
     text = (ROOT / "README.md").read_text()
-    secret, = re.findall(r"^    export (CRUN_TOKEN=\S+)", text, re.M)
+    secret = subprocess.run("echo " + re.search(r"^    export (CRUN_TOKEN=\S+(?: -?\w+)*\)?)", text, re.M)[1], shell=True, capture_output=True, text=True).stdout.strip()
     command, = re.findall(r"^    crun-launcher (--nnodes 2 .*) train\.py", text.replace("\\\n", " "), re.M)
     return dict([secret.split("=")]), command.split()
 
@@ -104,12 +105,15 @@ def test_two_machines_train_by_the_lines_of_the_readme(start, net, cluster):
     assert [n.wait() for n in nodes] == [0, 0], nodes[0].text() + nodes[1].text()
     done = re.findall(r"rank (\d+) of 16: hello, round 1, sum 600\n", nodes[0].text() + nodes[1].text())
     assert sorted(map(int, done)) == list(range(16)), nodes[0].text() + nodes[1].text()
+    for n, node in enumerate(nodes, 1):  # their /etc/hosts is Debian's
+        assert node.text().count(f"PyTorch's Gloo would wait at 127.0.1.1, where no other node reaches it, for that is the address of this machine's own name, node{n}: ") == 1
 
 
 def test_nothing_shared_but_a_variable_is_one_command_more_on_each_node(start, net):
     """export CRUN_TOKEN=..., and the line of the README. Workers do not see the secret."""
     nodes = [hosting(start(1, "--nnodes", 2, *E)), start(2, "--nnodes", 2, *E)]
     assert [n.wait() for n in nodes] == [0, 0], nodes[0].text() + nodes[1].text()
+    assert "Gloo" not in nodes[0].text()  # its program is no Python
     assert "token none" in nodes[0].text() and not (net.v[0].home / ".config" / "crun" / "token").exists()
 
 
@@ -162,6 +166,80 @@ def test_a_node_of_another_id_is_told_on_both_sides(start):
     other = start(2, "--nnodes", 2, "--rdzv-endpoint", "node1:29500", "--rdzv-id", "k")
     says(host, "a node waits here for nodes of job 'k', not of job 'j': is one of the two ids wrong?")
     says(other, "node1:29500 serves job 'j'; this node waits there for nodes of job 'k' (--rdzv-id)")
+    says(other, "no other node of job 'k' has come to node1:29500")
+    assert "no other node has come" not in host.text(), host.text()
+
+
+FAST = ["--rdzv-conf", "keep_alive_interval=0.3,keep_alive_max_attempt=3"]
+AGAIN = ["sh", "-c", "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; echo up; exec sleep 600"]  # ends in the round after a loss
+
+
+def pair(start, *args):
+    """-> the hosting node1 and node2, whose workers run"""
+    host = hosting(start(1, "--nnodes", 2, *args, *E, program=AGAIN))
+    nodes = [host, start(2, "--nnodes", 2, *args, *E, program=AGAIN)]
+    for n in nodes:
+        says(n, "up\n")
+    return nodes
+
+
+def test_a_node_whose_link_is_cut_is_named_and_with_no_restart_left_both_end(start, net):
+    host, other = pair(start, *FAST)
+    net.v[1].host.cut()
+    try:
+        assert (host.wait(20), other.wait(20)) == (69, 69), host.text() + other.text()
+    finally:
+        net.v[1].host.heal()
+    assert "nothing was heard of node2 for 900 ms (--rdzv-conf keep_alive_interval, keep_alive_max_attempt), which leaves fewer than 2 nodes here" in host.text()
+    assert "the job failed: nothing was heard of node2 for 900 ms" in host.text() and "lost touch" not in host.text(), host.text()
+    assert re.search(r"nothing is heard of node2: this crun waits up to \d s more, to tell how the job ended\n", host.text()), host.text()
+    assert "job 'j' is lost: the rendezvous at node1:29500 is gone or out of reach, the workers here were ended, and no restart is left (--max-restarts 0)" in other.text()
+
+
+def test_the_host_that_was_killed_is_started_again_as_the_survivor_says(start):
+    host, other = pair(start, "--max-restarts", 1, *FAST)
+    kill_and_wait(host)
+    says(other, "the crun or rendezvousd that hosted job 'j' at node1:29500 is gone or out of reach: if it has ended, start it again on node1 with the same command")
+    again = start(1, "--nnodes", 2, "--max-restarts", 1, *FAST, *E, program=AGAIN)
+    assert (again.wait(), other.wait()) == (0, 0), again.text() + other.text()
+
+
+def test_without_a_restart_the_survivor_of_a_killed_host_ends_at_once(start):
+    host, other = pair(start, *FAST)
+    kill_and_wait(host)
+    assert other.wait(20) == 69 and "job 'j' is lost: " in other.text() and "start it again" not in other.text(), other.text()
+
+
+def test_a_node_that_died_is_named_to_who_waits_for_another(start):
+    host, other = pair(start, "--max-restarts", 1)
+    other.process.kill()
+    says(host, "job 'j' has lost a node (node 'node2+")
+    assert "and needs 2: start crun again there, or elsewhere, with the same command" in host.text() and "no other node has come" not in host.text()
+    again = start(3, "--nnodes", 2, "--max-restarts", 1, *E, program=AGAIN)
+    assert (host.wait(), again.wait()) == (0, 0), host.text() + again.text()
+
+
+@pytest.mark.parametrize("home", ["host", "daemon"])
+def test_a_job_that_a_dead_node_ends_waits_for_no_report_of_it(start, net, cluster, home):
+    """The end of a job waits up to 3 s for the reports of other nodes; this one can send none."""
+    where = E
+    if home == "daemon":
+        tokens = write_tokens(cluster.tmp / "tokens", ("crun", SHARED["CRUN_TOKEN"]))
+        cluster.rendezvousd("--token-file", tokens, prefix=net.v[2].prefix(), bind=net.v[2].addr, port=29400)
+        where = ["--rdzv-endpoint", "node3:29400", "--rdzv-id", "j"]
+    nodes = [joined(start(1, "--nnodes", 2, "--node-rank", 0, *where, program=AGAIN), 1, 2), start(2, "--nnodes", 2, "--node-rank", 1, *where, program=AGAIN)]
+    for n in nodes:
+        says(n, "up\n")
+    nodes[1].process.kill()
+    begun = time.monotonic()
+    assert nodes[0].wait() == 69 and re.search(r"the job failed: node 'node2\+\S+' is gone: ", nodes[0].text()), nodes[0].text()
+    assert time.monotonic() - begun < 2.5
+
+
+def test_a_name_without_an_address_is_called_so(start):
+    node = start(1, "--nnodes", 2, "--rdzv-endpoint", "nosuch:29500", "--rdzv-id", "j", program=WAITS)
+    says(node, "the name 'nosuch' has no address on this machine: ")
+    assert "nobody listens" not in node.text()
 
 
 def test_endpoints_that_never_meet_are_named_after_five_seconds(start, net):

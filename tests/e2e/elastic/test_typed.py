@@ -284,10 +284,21 @@ def test_the_others_hear_which_node_was_stopped_and_by_what(cluster, stopped):
     nodes.sort(key=lambda n: "this crun hosts" not in n.text())
     nodes[stopped].process.send_signal(signal.SIGHUP)
     assert nodes[1 - stopped].wait() == 75
-    words = rf"the job was stopped by SIGHUP on node '{socket.gethostname()}\+\S+'; the workers here stop in good order\n"
+    words = rf"the job was stopped by SIGHUP on node '{socket.gethostname()}\+\S+'; the workers here are asked to stop\n"
     assert re.search(words, nodes[1 - stopped].text()), nodes[1 - stopped].text()
     assert "the job was stopped by" not in nodes[stopped].text()
     nodes[stopped].wait()
+
+
+def test_workers_that_the_signal_killed_did_not_stop_in_good_order(cluster):
+    port = free_port()
+    plain = ["sh", "-c", "echo up; exec sleep 600"]
+    nodes = [cluster.node(*c10d(port), program=plain), cluster.node(*c10d(port), program=plain)]
+    wait("the workers", lambda: all("up\n" in n.text() for n in nodes))
+    nodes[1].terminate()
+    assert (nodes[0].wait(), nodes[1].wait()) == (75, 143), nodes[0].text() + nodes[1].text()
+    assert "the workers were stopped before the end; start it again to go on (exit code 75)\n" in nodes[0].text(), nodes[0].text()
+    assert "in good order" not in nodes[0].text() + nodes[1].text()
 
 
 def test_a_second_ctrl_c_to_the_host_leaves_no_grace_anywhere(cluster):

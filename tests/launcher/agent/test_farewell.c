@@ -28,6 +28,7 @@ static const struct {
      "the job is over; this node waited as a spare to the end and ran no worker (exit code 72, --spare-exit-code)"},
     /* a signal */
     {{.code = 75, .signo = SIGTERM}, FAREWELL_WHOLE, "stopped in good order after SIGTERM" AGAIN},
+    {{.code = 75, .signo = SIGTERM, .rough = true}, FAREWELL_WHOLE, "stopped after SIGTERM" AGAIN},
     {{.code = 75, .signo = SIGINT, .notice = "SIGUSR1, a preemption notice"},
      FAREWELL_WHOLE,
      "stopped in good order after SIGINT" AGAIN},
@@ -62,6 +63,9 @@ static const struct {
     {{.code = 75, .ended = true, .end_code = 75},
      FAREWELL_WHOLE,
      "the workers stopped in good order before the end" AGAIN},
+    {{.code = 75, .ended = true, .end_code = 75, .rough = true},
+     FAREWELL_WHOLE,
+     "the workers were stopped before the end" AGAIN},
     {{.code = 75, .ended = true, .end_code = 75, .unbegun = true, .by = "SIGTERM on node 'a'"},
      FAREWELL_WHOLE,
      "the job was stopped by SIGTERM on node 'a' before its first round here; start it again (exit code 75)"},
