@@ -31,6 +31,8 @@
  * of each worker, and a few words of a rendezvous in this process. */
 enum { EVENTS_A_WORKER = 2, EVENTS_MORE = 16 };
 
+#define SLOW_MS 1000 /* of a stop: whoever typed Ctrl-C wonders by then */
+
 struct effects {
     struct run *r;
     struct agent_event *queue;       /* queue_max of them */
@@ -38,6 +40,7 @@ struct effects {
     bool pumping;
     uv_timer_t grace;  /* for AGENT_DO_STOP, AGENT_DO_AWAIT or AGENT_TELL_MS */
     int64_t grace_ms;  /* with which it was started */
+    uv_timer_t slow;   /* the workers that a signal stops take their time: how long they have is told */
     uv_timer_t insist; /* within the grace: sends SIGTERM after the signal that the workers got first */
     int signo;         /* which one that was */
     bool wished;       /* by the user, that all this ends */
@@ -162,8 +165,20 @@ static void on_insist(uv_timer_t *t)
     group_insist((container_of(t, struct effects, insist))->r->group);
 }
 
+static void on_slow(uv_timer_t *t)
+{
+    const struct effects *fx = container_of(t, struct effects, slow);
+    const struct run *r = fx->r;
+    const bool all = r->config->nnodes.max == 1 || member_hosts(r);
+    if (r->agent.state != AGENT_STOPPING)
+        return;
+    logmux_print(r->mux, "stopping after %s: the workers have %g s in all; Ctrl-C kills %s at once",
+                 stops_signal_name(fx->signo), (double)fx->grace_ms / 1000, all ? "them" : "those of this node");
+}
+
 void effects_stop_grace(struct run *r)
 {
+    uv_timer_stop(&r->effects->slow);
     uv_timer_stop(&r->effects->grace);
     uv_timer_stop(&r->effects->insist);
 }
@@ -178,6 +193,8 @@ static void stop_workers(struct run *r, const struct agent_effect *f)
     effects_await_end(r, fx->grace_ms);
     group_stop(r->group, &(struct group_stop){.reason = f->reason, .signo = f->signo, .typed = f->typed});
     uv_timer_start(&fx->grace, on_grace_over, (uint64_t)fx->grace_ms, 0);
+    if (r->agent.signo && f->reason == CRUN_STOP_DRAIN && fx->grace_ms > SLOW_MS)
+        uv_timer_start(&fx->slow, on_slow, SLOW_MS, 0);
     if (f->signo != SIGTERM)
         uv_timer_start(&fx->insist, on_insist, (uint64_t)stops_insist_ms(fx->grace_ms), 0);
     events_stop(r->events, f->reason, fx->grace_ms);
@@ -309,6 +326,7 @@ int effects_open(struct run *r, struct err *e)
     }
     uv_timer_init(&r->loop, &fx->grace);
     uv_timer_init(&r->loop, &fx->insist);
+    uv_timer_init(&r->loop, &fx->slow);
     r->effects = fx;
     return 0;
 }
@@ -319,6 +337,7 @@ void effects_close(struct run *r)
         return;
     uv_close((uv_handle_t *)&r->effects->grace, NULL);
     uv_close((uv_handle_t *)&r->effects->insist, NULL);
+    uv_close((uv_handle_t *)&r->effects->slow, NULL);
 }
 
 void effects_free(struct run *r)

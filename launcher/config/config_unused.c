@@ -1,4 +1,5 @@
 /* Options that were typed and do nothing here, and nodes of srun's that nobody typed: each is reported, in one line. */
+#include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,6 +222,20 @@ static void print_alone(const struct config *c, const struct arg_result *r, FILE
                 nodes, nodes);
 }
 
+/* Typed, such an option is refused; a variable may be set for every program of the machine. */
+static void print_gone(FILE *out)
+{
+    char name[64];
+    for (const struct arg_row *row = config_program.gone; row->term; row++) {
+        size_t n = (size_t)snprintf(name, sizeof name, "CRUN_%s", row->term);
+        for (size_t i = 0; i < n && i < sizeof name; i++)
+            name[i] = name[i] == '-' ? '_' : (char)toupper((unsigned char)name[i]);
+        const char *value = getenv(name);
+        if (value && *value)
+            fprintf(out, "crun: %s has no effect, for --%s is gone: %s\n", name, row->term, row->text);
+    }
+}
+
 void config_print_unused(const struct config *c, const struct arg_result *r, FILE *out)
 {
     static const struct {
@@ -241,6 +256,7 @@ void config_print_unused(const struct config *c, const struct arg_result *r, FIL
     print_overridden_signal(c, r, out);
     print_no_limit(c, r, out);
     print_alone(c, r, out);
+    print_gone(out);
     for (size_t i = 0; c->home.unused[i]; i++)
         fprintf(out, "crun: %s has no effect with %s\n", c->home.unused[i], c->home.from);
     for (size_t i = 0; i < RDZV_CONF_UNUSED_N; i++)

@@ -311,11 +311,26 @@ def test_a_second_ctrl_c_to_the_host_leaves_no_grace_anywhere(cluster):
     wait("the workers", lambda: "up\n" in host.text() and "up\n" in other.text())
     host.process.send_signal(signal.SIGINT)
     wait("the first one", lambda: "the job was stopped by SIGINT on node" in other.text())
+    wait("how long it takes", lambda: "crun: stopping after SIGINT: the workers have 600 s in all; Ctrl-C kills them at once\n" in host.text())
     while host.process.poll() is None:  # one within a second of the first is the same wish
         host.process.send_signal(signal.SIGINT)
         time.sleep(0.3)
     assert other.wait() == 130
     assert re.search(r"the job was ended by a second SIGINT, which leaves no grace, on node '\S+'; the workers here are killed\n", other.text()), other.text()
+
+
+def test_a_second_ctrl_c_elsewhere_ends_the_workers_there_alone(cluster):
+    """The host's stop as after one; whoever typed it hears how long that takes."""
+    port = free_port()
+    host = cluster.node(*c10d(port), program=["sh", "-c", "trap 'echo saves; sleep 2; exit 75' INT TERM; echo up; while :; do sleep 0.1; done"])
+    wait("the host", lambda: "this crun hosts" in host.text())
+    other = cluster.node(*c10d(port), program=["sh", "-c", "trap '' INT TERM; echo up; while :; do sleep 1; done"])
+    wait("the workers", lambda: "up\n" in host.text() and "up\n" in other.text())
+    other.process.send_signal(signal.SIGINT)
+    wait("how long it takes", lambda: "crun: stopping after SIGINT: the workers have 25 s in all; Ctrl-C kills those of this node at once\n" in other.text())
+    other.process.send_signal(signal.SIGINT)
+    assert (other.wait(), host.wait()) == (130, 75), other.text() + host.text()
+    assert "saves\n" in host.text() and "the workers stopped in good order before the end" in host.text(), host.text()
 
 
 def test_a_host_that_is_stopped_while_others_join_is_named(cluster):

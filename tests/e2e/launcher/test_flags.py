@@ -489,6 +489,8 @@ def test_prefixes_are_taken_unless_ambiguous(crun):
 def test_an_option_that_is_gone_is_refused_with_what_to_type_instead(crun):
     rc, out, err = crun.run("--collapse", "echo", "ran")
     assert (rc, out) == (2, "") and err.startswith("crun: option '--collapse' is gone: --ranks-filter 0 shows the lines of one rank, and files")
+    rc, out, err = crun.run("echo", "ran", extra_env={"CRUN_COLLAPSE": "1"})
+    assert (rc, out) == (0, "ran\n") and err.startswith("crun: CRUN_COLLAPSE has no effect, for --collapse is gone: --ranks-filter 0 shows"), err
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])
