@@ -28,7 +28,7 @@ while True:
         state.write_text(str(step))
         print(f"step {step:3}  loss {2.3 * 0.985 ** step:.3f}")
 """
-COMMAND = "crun --nproc-per-node 4 --max-restarts 1 train.py"
+COMMAND = "crun-launcher --nproc-per-node 4 --max-restarts 1 train.py"
 COLUMNS, LINE, CHAR, TOP, LEFT = 80, 17, 7.8, 40, 16
 LONGEST, TYPING, LAST = 1.0, 0.8, 6.0  # seconds: a pause, a command, the end before it begins anew
 
@@ -57,9 +57,11 @@ def rank_pid(guardian, rank):
 def play(crun, screen):
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "train.py").write_text(TRAIN)
+        launcher = pathlib.Path(folder) / COMMAND.split()[0]
+        launcher.symlink_to(crun)
         screen.say("typed", f"$ {COMMAND}")
         env = dict(os.environ, PICTURE=str(os.getpid()), OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
-        p = subprocess.Popen([crun, *COMMAND.split()[1:]], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        p = subprocess.Popen([launcher, *COMMAND.split()[1:]], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         heard = threading.Condition()
 
         def listen():
@@ -85,7 +87,8 @@ def play(crun, screen):
                 until("resumed", 1)
         code = p.wait(60)
         listener.join()
-        screen.say("typed", f"$ echo $?\n{code}")
+        screen.say("typed", "$ echo $?")
+        screen.say("shell", str(code))
 
 
 def folded(lines):
@@ -99,7 +102,7 @@ def timed(lines):
     """Pauses cut, and time to read what is typed."""
     now, before = 0.0, 0.0
     for at, kind, text in lines:
-        now += min(at - before, LONGEST) + (TYPING if kind == "typed" and text.startswith("$") else 0)
+        now += min(at - before, LONGEST) + (TYPING if kind == "typed" else 0)
         before = at
         yield now, kind, text
 

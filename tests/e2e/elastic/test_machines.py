@@ -88,9 +88,10 @@ def test_secrets_that_differ_over_a_folder_or_a_list_are_named_with_the_commands
 def lines_of_the_readme():
     """What is typed on each of two machines: the secret, and the command."""
     text = (ROOT / "README.md").read_text()
-    secret = subprocess.run("echo " + re.search(r"^    export (CRUN_TOKEN=\S+(?: -?\w+)*\)?)", text, re.M)[1], shell=True, capture_output=True, text=True).stdout.strip()
-    command, = re.findall(r"^    crun-launcher (--nnodes 2 .*) train\.py", text.replace("\\\n", " "), re.M)
-    return dict([secret.split("=")]), command.split()
+    variable, command = re.search(r"^    export (CRUN_TOKEN)=SECRET .*: (openssl .*)$", text, re.M).groups()
+    secret = subprocess.run(command.split(), capture_output=True, text=True, check=True).stdout.strip()
+    words, = re.findall(r"^    crun-launcher (--nnodes 2 .*) train\.py", text.replace("\\\n", " "), re.M)
+    return {variable: secret}, words.split()
 
 
 def test_two_machines_train_by_the_lines_of_the_readme(start, net, cluster):
