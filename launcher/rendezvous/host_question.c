@@ -39,7 +39,7 @@ static void on_reply(void *arg, const redisReply *r)
 {
     struct host_question *q = arg;
     if (r->type != REDIS_REPLY_STRING) {
-        fail(q, HOSTS_NONE, r->type == REDIS_REPLY_ERROR ? r->str : "it is no host of this list");
+        fail(q, HOSTS_NONE, r->type == REDIS_REPLY_ERROR ? rdzv_refusal(r->str) : "it is no host of this list");
         return;
     }
     answer(q, HOSTS_HEARS, (int)rdzv_field_number(r->str, r->len, "heard", 0),

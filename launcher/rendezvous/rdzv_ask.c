@@ -9,6 +9,7 @@
 #include "common/base/err.h"
 #include "common/job/slurm.h"
 #include "common/net/tls_stream.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 
 #define GREETING_MAX ((size_t)1 << 16) /* bytes of an answer of a server that has proved nothing */
 #define ANSWER_MAX ((size_t)256 << 20)
@@ -31,7 +32,7 @@ int rdzv_ask(struct rdzv_ask *a, int argc, const char *const *argv, redisReply *
     TRY(resp_append(&a->conn, argc, argv, lens, e));
     TRY(resp_exchange(&a->conn, 1, &r, clock_deadline(a->timeout_ms), e));
     if (r->type == REDIS_REPLY_ERROR) {
-        int rc = err_set(e, ERR_REFUSED, "%.*s", (int)r->len, r->str);
+        int rc = err_set(e, ERR_REFUSED, "%s", rdzv_refusal(r->str));
         freeReplyObject(r);
         return rc;
     }

@@ -10,6 +10,7 @@
 #include "common/base/err.h"
 #include "common/net/resp_reader.h"
 #include "common/net/tls_stream.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 
 #define REPLY_MAX ((size_t)1 << 20) /* bytes of a reply: a page of members' addresses is the longest */
 #define ARRAY_MAX 16                /* elements of an answer */
@@ -191,7 +192,7 @@ static void on_challenge(struct rdzv_conn *c, const redisReply *r)
         return;
     }
     if (r->type == REDIS_REPLY_ERROR) {
-        lose(c, is_denial(r) ? RDZV_DENIED : RDZV_LOST, r->str);
+        lose(c, is_denial(r) ? RDZV_DENIED : RDZV_LOST, rdzv_refusal(r->str));
         return;
     }
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 || r->element[0]->type != REDIS_REPLY_STRING ||
@@ -215,7 +216,7 @@ static void on_verdict(struct rdzv_conn *c, const redisReply *r)
     if (r->type == REDIS_REPLY_STATUS)
         be_ready(c);
     else if (r->type == REDIS_REPLY_ERROR)
-        lose(c, is_denial(r) ? RDZV_DENIED : RDZV_LOST, r->str);
+        lose(c, is_denial(r) ? RDZV_DENIED : RDZV_LOST, rdzv_refusal(r->str));
     else
         lose(c, RDZV_LOST, "the server's verdict makes no sense");
 }

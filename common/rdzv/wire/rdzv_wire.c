@@ -323,3 +323,9 @@ int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config
 #undef SECONDS
     return 0;
 }
+
+const char *rdzv_refusal(const char *answer)
+{
+    const size_t word = strspn(answer, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    return word > 1 && answer[word] == ' ' && answer[word + 1] ? answer + word + 1 : answer;
+}

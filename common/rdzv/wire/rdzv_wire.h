@@ -55,4 +55,7 @@ int rdzv_field_find(const char *p, size_t n, const char *key, char *ret, size_t 
 /* The same for a field that is a number; `otherwise` if the field is absent. */
 long long rdzv_field_number(const char *p, size_t n, const char *key, long long otherwise);
 
+/* A refusal without the protocol's word before its sentence ("NOJOB run 'j' is unknown here"), for people. */
+const char *rdzv_refusal(const char *answer);
+
 #endif

@@ -686,6 +686,45 @@ static void who_left_in_good_order_is_missed_by_no_lease_and_who_died_is(void **
     }
 }
 
+/* Of three nodes one goes on answering; another one falls silent, or is proved dead. */
+static void a_host_knows_whom_it_still_reaches(void **s)
+{
+    struct rdzv_config c = rig_config(3, 3);
+    c.max_restarts = 0;
+    (void)s;
+    for (int dies = 0; dies < 2; dies++) {
+        struct agent host, b, d;
+        struct jobs_reach r;
+        struct jobs *j = host_and_two(&host, &b, &d, &c);
+        const int64_t start = rig_now;
+        jobs_reach(j, "r", "node1", &r);
+        assert_int_equal(r.reached, 2);
+        assert_string_equal(r.lost, "");
+        assert_int_equal(r.until_ms, INT64_MAX);
+        assert_int_equal(rig_next(&b), 0);
+        rig_pass(j, c.silence_ms - 1);
+        ask_again(&b);
+        ask_again(&b);
+        if (dies) { /* that fails the job: the other one is told, and only its end would be waited for */
+            rig_close(&d, JOBS_GONE);
+        } else {
+            rig_pass(j, 1);
+            jobs_reach(j, "r", "node1", &r);
+            assert_string_equal(r.lost, "node3");
+            assert_int_equal(rig_say(&host, RDZV_FAIL, 1, 69), 0);
+        }
+        jobs_reach(j, "r", "node1", &r);
+        assert_int_equal(r.reached, 1);
+        assert_string_equal(r.lost, dies ? "" : "node3");
+        assert_int_equal(r.until_ms, dies ? 0 : start + c.silence_ms + c.kill_ms);
+        if (!dies)
+            rig_close(&d, JOBS_SILENT);
+        rig_close(&b, JOBS_GONE);
+        rig_close(&host, JOBS_GONE);
+        jobs_destroy(j);
+    }
+}
+
 static void a_host_that_needs_nobody_has_no_lease(void **s)
 {
     struct rdzv_config c = rig_config(1, 3);
@@ -1331,6 +1370,7 @@ int main(void)
         cmocka_unit_test(the_workers_beside_a_host_need_answers_that_min_nodes_have_got),
         cmocka_unit_test(who_left_in_good_order_is_missed_by_no_lease_and_who_died_is),
         cmocka_unit_test(a_host_that_needs_nobody_has_no_lease),
+        cmocka_unit_test(a_host_knows_whom_it_still_reaches),
         cmocka_unit_test(a_job_that_is_over_is_not_begun_again_by_a_late_node),
         cmocka_unit_test(a_job_whose_nodes_are_not_heard_of_is_not_joined),
         cmocka_unit_test(one_that_is_heard_again_goes_on_with_who_waited),

@@ -370,6 +370,18 @@ static void single_fields_are_written_and_found(void **state)
     buf_free(&b);
 }
 
+static void people_read_a_refusal_without_its_word(void **state)
+{
+    (void)state;
+    assert_string_equal(rdzv_refusal("NOJOB run 'j' is unknown here"), "run 'j' is unknown here");
+    assert_string_equal(rdzv_refusal("ERR max number of clients"), "max number of clients");
+    assert_string_equal(rdzv_refusal("A connection"), "A connection");
+    assert_string_equal(rdzv_refusal("NOAUTH"), "NOAUTH");
+    assert_string_equal(rdzv_refusal("NOAUTH "), "NOAUTH ");
+    assert_string_equal(rdzv_refusal("run 'j'"), "run 'j'");
+    assert_string_equal(rdzv_refusal(""), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -383,6 +395,7 @@ int main(void)
         cmocka_unit_test(hostile_text_is_refused_by_name_and_value),
         cmocka_unit_test(damaged_records_do_no_harm),
         cmocka_unit_test(single_fields_are_written_and_found),
+        cmocka_unit_test(people_read_a_refusal_without_its_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
