@@ -176,7 +176,7 @@ def test_the_workers_of_a_host_that_is_cut_off_end_before_the_others_go_on(clust
     one, _ = stamps.wait_round(3)
     cut = time.monotonic()
     host.cut()
-    wait("a fence", lambda: "fewer than 2 nodes were heard here" in nodes[0].text())
+    wait("a fence", lambda: "which leaves fewer than 2 nodes here" in nodes[0].text())
     netns.ip("addr", "add", f"{host.addr}/24", "dev", "eth0", ns=successor.ns)
     for h in others:
         netns.ip("neigh", "flush", "dev", "eth0", ns=h.ns)
