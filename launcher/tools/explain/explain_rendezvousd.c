@@ -9,7 +9,8 @@ const struct explain_message explain_rendezvousd[] = {
     {"NOPERM this server speaks TLS only\nthis server speaks TLS only",
      "a client connected without TLS to a server that has a certificate",
      "--rdzv-tls on the nodes; https:// or rediss:// for others; docs/guide/tokens-and-tls.md"},
-    {"the rendezvous of this server takes those that have authenticated\nthis connection has not authenticated\nAuthentication required",
+    {"the rendezvous of this server takes those that have authenticated\nthis connection has not authenticated\nAuthentication required\n"
+     "invalid username-password pair",
      "the server wants a proof of a token, and this client, or this crun, showed none",
      "the same token file on all nodes: --token-file; crun makes ~/.config/crun/token"},
     {"STORE.PROVE without\na principal has 1 to\ncalled without any password configured",
