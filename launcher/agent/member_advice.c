@@ -151,8 +151,8 @@ void member_note_broken(struct run *r, const char *why)
 static void hint_loss(struct run *r, const struct presence *now)
 {
     struct member *m = r->member;
-    if (m->loss_hinted || now->waiting_ms < 0 || now->joined >= now->min_nodes)
-        return;
+    if (m->loss_hinted || now->waiting_ms < 0 || now->joined >= now->min_nodes || r->config->control_fd >= 0)
+        return; /* crun -H starts none again */
     m->loss_hinted = true;
     logmux_print(r->mux,
                  "job '%s' has lost a node%s%s%s and needs %d: start crun again there, or elsewhere, with the same "
@@ -205,7 +205,7 @@ void member_hint_unhosted(struct run *r, const struct rdzv_progress *p)
     char dropped[96] = "";
     if (m->hinted || p->for_ms < ALONE_MS || r->config->control_fd >= 0 || !p->error || r->agent.heard_round)
         return;
-    if (p->error == -ENOENT || p->error == -EAGAIN) {
+    if (h->host[0] && (p->error == -ENOENT || p->error == -EAGAIN)) {
         m->hinted = true;
         logmux_print(r->mux,
                      "the name '%s' has no address on this machine: type it as this machine knows it, name an address, "
@@ -259,7 +259,7 @@ bool member_hint_lost_host(struct run *r, const struct rdzv_progress *p, char *w
     struct member *m = r->member;
     const bool one_place = h->kind == HOME_TCP || h->kind == HOME_STATIC;
     struct rdzv_config job;
-    if (!one_place || member_hosts(r) || !p->error || !m->has_seat || r->agent.state != AGENT_JOINING || r->agent.done)
+    if (!one_place || member_hosts(r) || !p->error || !m->fenced || r->agent.state != AGENT_JOINING || r->agent.done)
         return false;
     if (!restart_is_left(r)) {
         config_job(r->config, &job);
@@ -269,13 +269,13 @@ bool member_hint_lost_host(struct run *r, const struct rdzv_progress *p, char *w
                  r->config->run_id, h->endpoint, (long long)r->config->max_restarts);
         return p->error == -ECONNREFUSED || p->for_ms >= job.silence_ms;
     }
-    if (m->loss_hinted || h->hosting == HOME_DIALS)
+    if (m->loss_hinted || h->hosting == HOME_DIALS || r->config->control_fd >= 0)
         return false;
     m->loss_hinted = true;
     logmux_print(
         r->mux,
-        "the crun or rendezvousd that hosted job '%s' at %s is gone or out of reach: if it has ended, start it again on %s with "
-        "the same command within %lld s, and the job goes on",
+        "the crun or rendezvousd that hosted job '%s' at %s is gone or out of reach: if it has ended, start it again on "
+        "%s with the same command within %lld s, and the job goes on",
         r->config->run_id, h->endpoint, h->host, (long long)(p->left_ms + 999) / 1000);
     return false;
 }

@@ -36,9 +36,10 @@ struct member {
     char secret_help[2][640]; /* what member_secret_help() said last, for each `take` */
     char strangers[512]; /* " HOST  HOST ": hosts that were turned away for another secret, and that has been printed */
     bool hinted, port_told, gloo_hinted;
-    char broke[160];         /* what ended the newest round here, in short; "": nothing has */
-    bool loss_hinted;        /* what helps against that was said */
-    bool company;            /* another node of the job was seen */
+    char broke[160];  /* what ended the newest round here, in short; "": nothing has */
+    bool fenced;      /* the newest round's workers were ended because this node lost touch: that costs a restart */
+    bool loss_hinted; /* what helps against that was said */
+    bool company;     /* another node of the job was seen */
     struct own_host *asked;  /* look-up whether the master address is this machine; NULL: none is under way */
     struct dial *store_dial; /* trial connection to the round's store; NULL: none */
     char trouble[256];       /* why the rendezvous cannot be reached, as it was printed; "": it can */

@@ -104,6 +104,7 @@ static void note_news(struct run *r, const struct rdzv_news *news)
         note_resize(r, news);
     if (news->kind == RDZV_NEWS_ROUND && !news->spare) {
         member_note_broken(r, "");
+        r->member->fenced = false;
         member_hint_gloo(r, news);
     }
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {
@@ -150,6 +151,7 @@ static void on_fence(void *arg, const char *why)
     }
     events_fenced(r->events, why);
     member_note_broken(r, why);
+    r->member->fenced = true;
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
     if (why[0])
