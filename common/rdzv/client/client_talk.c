@@ -362,8 +362,8 @@ static void wait_for_verdict(struct client *c, const char *why, int64_t now)
  * not distinguish the two. */
 static void on_join_refused_for_good(struct client *c, const char *answer)
 {
-    static const char word[] = "REFUSED ", of_the_id[] = "run id '";
-    const char *why = strncmp(answer, word, strlen(word)) == 0 ? answer + strlen(word) : answer;
+    static const char of_the_id[] = "run id '";
+    const char *why = rdzv_refusal(answer);
     if (strncmp(why, of_the_id, strlen(of_the_id)) != 0)
         client_fail_(c, EXIT_UNAVAILABLE, "the rendezvous at %s refused this node: %s", c->where, why);
     else if (strcmp(c->o.run_id, "none") == 0)
@@ -390,28 +390,29 @@ static void on_join_refused(struct client *c, const struct client_reply *r, int6
     case AGAIN:
     case NOJOB:
     case FEW:
-        client_give_up_(c, r->text, now);
+        client_give_up_(c, rdzv_refusal(r->text), now);
         break;
     case NO_TERM:
-        client_turn_away_(c, r->text, now);
+        client_turn_away_(c, rdzv_refusal(r->text), now);
         break;
     case NOT_YET:
-        wait_for_verdict(c, r->text + strlen("BUSY "), now);
+        wait_for_verdict(c, rdzv_refusal(r->text), now);
         break;
     case DIFFERS:
         client_fail_(c, EXIT_MISMATCH, "this node's settings differ from those of job '%s' at %s: %s", c->o.run_id,
-                     c->where, r->text + strlen("DIFFERS "));
+                     c->where, rdzv_refusal(r->text));
         break;
     case DENIED:
         if (!client_is_denied_(c, now)) {
-            client_give_up_(c, r->text, now);
+            client_give_up_(c, rdzv_refusal(r->text), now);
             break;
         }
-        client_fail_(c, EXIT_USAGE_ERROR, "the rendezvous at %s does not admit this node: %s", c->where, r->text);
+        client_fail_(c, EXIT_USAGE_ERROR, "the rendezvous at %s does not admit this node: %s", c->where,
+                     rdzv_refusal(r->text));
         break;
     case NONSENSE:
         if (strncmp(r->text, "ERR unknown command", 19) == 0) { /* a Redis */
-            client_fail_(c, EXIT_UNAVAILABLE, "%s answers, but is no rendezvous: %s", c->where, r->text);
+            client_fail_(c, EXIT_UNAVAILABLE, "%s answers, but is no rendezvous: %s", c->where, rdzv_refusal(r->text));
             break;
         }
         /* fall through */
@@ -447,15 +448,15 @@ static void on_refused(struct client *c, const struct client_asked *a, const str
     } else if (v == NOT_YET) {
         client_again_(c, now); /* the leader decides nothing for a while: repeat the claim after that */
     } else if (v == NO_TERM) {
-        client_turn_away_(c, r->text, now);
+        client_turn_away_(c, rdzv_refusal(r->text), now);
     } else if (c->mode == CLIENT_JOINING) {
-        client_give_up_(c, r->text, now);
+        client_give_up_(c, rdzv_refusal(r->text), now);
     } else if (v == NOJOB || (v == REFUSED && c->left[0])) {
         lost_memory(c, now);
     } else if (v == FENCED || v == REFUSED) {
-        client_fence_(c, r->text, now);
+        client_fence_(c, rdzv_refusal(r->text), now);
     } else {
-        client_give_up_(c, r->text, now);
+        client_give_up_(c, rdzv_refusal(r->text), now);
     }
 }
 
@@ -463,9 +464,9 @@ static void on_refused(struct client *c, const struct client_asked *a, const str
 static void on_term_refused(struct client *c, const struct client_reply *r, int64_t now)
 {
     if (verdict_of(r) == FENCED && (c->mode == CLIENT_RUNNING || c->mode == CLIENT_DONE))
-        client_fence_(c, r->text, now);
+        client_fence_(c, rdzv_refusal(r->text), now);
     else
-        client_turn_away_(c, r->text, now);
+        client_turn_away_(c, rdzv_refusal(r->text), now);
 }
 
 static void on_error(struct client *c, const struct client_asked *a, const struct client_reply *r, int64_t now)

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/rendezvous/rdzv_client.h"
 #include "launcher/rendezvous/rdzv_dial.h"
 #include "tests/launcher/rendezvous/fake_rdzv.h"
@@ -532,6 +533,7 @@ static void a_node_that_is_not_known_kills_and_joins_again(void **state)
     for (int i = 0; i < 2; i++) {
         rig->f.next_error = errors[i];
         AWAIT(rig->fences == i + 1);
+        assert_string_equal(rig->why, rdzv_refusal(errors[i] + 1)); /* for people */
         rig->f.next_error = NULL;
         int joins = rig->f.joins, rounds = rig->rounds;
         join();
@@ -623,6 +625,8 @@ static void refusals_of_a_join_have_their_exit_codes(void **state)
         join();
         AWAIT(rig->failures == (int)i + 1);
         assert_int_equal(rig->last_code, cases[i].code);
+        assert_non_null(strstr(rig->why, rdzv_refusal(cases[i].error + 1)));
+        assert_null(strstr(rig->why, cases[i].error + 1)); /* the protocol's word is not for people */
         rig->c->ops->close(rig->c);
     }
     rig->c = NULL;
