@@ -37,6 +37,11 @@ static const char *without_server(const struct config *c)
     return c->home.kind == HOME_LOCAL || c->home.kind == HOME_FILE ? "there is no server to talk to" : NULL;
 }
 
+static const char *without_secret(const struct config *c)
+{
+    return c->home.kind == HOME_LOCAL ? "there is no other node to prove it to" : NULL;
+}
+
 static const char *without_restarts(const struct config *c)
 {
     return c->max_restarts == 0 ? "--max-restarts is 0" : NULL;
@@ -160,10 +165,10 @@ static const char *without_hosts(const struct config *c)
     X("rdzv-conf", false, one_node)                                                                                    \
     X("local-addr", false, one_node_address)                                                                           \
     X("iface", false, one_node_address)                                                                                \
-    X("token-file", false, without_server)                                                                             \
+    X("token-file", false, without_secret)                                                                             \
     X("rdzv-tls", false, without_server)                                                                               \
     X("rdzv-ca", false, without_server)                                                                                \
-    X("insecure", false, without_server)                                                                               \
+    X("insecure", false, without_secret)                                                                               \
     X("spare", false, one_node_spares)                                                                                 \
     X("spare-exit-code", false, one_node_spares)                                                                       \
     X("max-node-failures", false, without_spares)                                                                      \

@@ -16,7 +16,7 @@ struct farewell {
     bool idle;        /* the job succeeded, and this node never started a worker */
     bool unbegun;     /* this node never had a seat in a round */
     const char *by;   /* with `unbegun`: what stopped the job; NULL or "": not known */
-    bool rough;         /* some worker of the newest round ended with neither 0 nor 75 */
+    bool rough;       /* some worker of the newest round ended with neither 0 nor 75 */
     bool bad;         /* a worker that was stopped ended neither with 0 or 75 nor by SIGTERM */
 };
 

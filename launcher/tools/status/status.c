@@ -54,6 +54,7 @@ const struct arg_program status_program = {
 struct status {
     struct status_config config;
     const char *run; /* NULL: all jobs */
+    bool told; /* that the leader cannot be asked */
     struct whom whom;
 };
 
@@ -128,10 +129,20 @@ static int read_home(struct status *s, redisReply **answer, char **ret, struct e
 {
     const char *const words[] = {"RDZV.STATUS", s->run};
     struct rdzv_home *home;
+    struct err why = {0};
     TRY(whom_open_home(&s->whom, &home, e));
-    int rc = whom_ask_leader(&s->whom, home, 2, words, answer, e);
+    int rc = whom_ask_leader(&s->whom, home, 2, words, answer, &why);
     if (rc == 0 || rc == ERR_REFUSED)
         rc = read_log(s, home, ret, e);
+    else if (rc < 0)
+        *e = why;
+    if (rc == 0 && why.text[0] && !s->told) {
+        fprintf(stderr,
+                "crun status: the leader of job '%s' cannot be asked: %s. This is its log, from which no node is known "
+                "to be heard\n",
+                s->run, why.text);
+        s->told = true;
+    }
     home->ops->close(home);
     return rc < 0 ? err_wrap(e, "run '%s'", s->run) : 0;
 }

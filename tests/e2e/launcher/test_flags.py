@@ -558,11 +558,15 @@ def test_a_python_of_choice(crun):
     assert lines == [f"-u {path} 1"]
 
 
-def test_what_has_no_effect_here_is_said(crun):
+def test_what_has_no_effect_here_is_said(crun, tmp_path):
     for option in (("--node-rank", "3"), ("--iface", "lo"), ("--rdzv-tls",), ("--restart-window", "9"), ("--insecure",),
                    ("--resize-timeout", "9"), ("--fatal-codes", "3"), ("--http-bind", "127.0.0.2"), ("--spare",), ("--spare-exit-code", "3")):
         _, err = said(crun, *option, "true")
         assert re.fullmatch(rf"crun: {option[0]} has no effect: [^\n]+\n", err), err
+    secret = tmp_path / "secret"
+    secret.write_text("me 0123456789abcdef0123456789abcdef\n")
+    secret.chmod(0o600)
+    assert said(crun, "--rdzv-endpoint", f"file://{tmp_path}", "--rdzv-id", "j", "--token-file", secret, "true")[1] == "" # nodes prove it
     _, err = said(crun, "--preemption-signal", "USR1", "--signals-to-handle", "SIGTERM,SIGUSR1", "true")
     assert err == "crun: SIGUSR1 in --signals-to-handle has no effect: --preemption-signal counts more\n"
 

@@ -37,7 +37,7 @@ def test_of_a_list_of_hosts_the_one_that_knows_the_job_answers(home):
         p = run(*ask, "resnet", timeout=30)
         assert p.returncode == 0 and "node1" in p.stdout, p.stderr
         p = run(*ask, "other", timeout=30)
-        assert p.returncode == 1 and p.stderr.startswith("crun status: 127.0.0.1 port ") and "NOJOB" in p.stderr, p.stderr
+        assert p.returncode == 1 and p.stderr.startswith("crun status: 127.0.0.1 port ") and "run 'other' is unknown" in p.stderr, p.stderr
     p = run(*ask, timeout=30)
     assert p.returncode == 69 and f"127.0.0.1 port {d.port}" in p.stderr, p.stderr
 
@@ -56,7 +56,7 @@ def test_jobs_and_one_job_are_printed(home):
         c("RDZV.REPORT", "resnet", "node1", "step=12", "ras=127.71.12.1-8:28028")
         assert re.search(r"HEARD +RAS\n.* ago +127\.71\.12\.1-8:28028\n", status(d.port, "resnet").stdout)
         p = status(d.port, "nobody's")
-        assert p.returncode == 1 and p.stderr.startswith("crun status: 127.0.0.1 port ") and "NOJOB run 'nobody's' is unknown" in p.stderr
+        assert p.returncode == 1 and p.stderr.startswith("crun status: 127.0.0.1 port ") and "run 'nobody's' is unknown" in p.stderr and "NOJOB" not in p.stderr
 
 
 def test_a_job_that_the_rendezvous_has_forgotten_is_still_told(home):
@@ -78,7 +78,7 @@ def test_a_job_that_the_rendezvous_has_forgotten_is_still_told(home):
         p = status(d.port, "gone")
         assert p.returncode == 0 and "70" in p.stdout and "rank 0 broke" in p.stdout and re.search(r"^\d+s ago +7 +0 +rank 0 broke$", p.stdout, re.M), p.stdout
         p = status(d.port, "nobody's")
-        assert p.returncode == 1 and "NOJOB" in p.stderr
+        assert p.returncode == 1 and "run 'resnet' is unknown" in p.stderr
 
 
 def test_names_do_not_move_the_cursor(home):
@@ -96,7 +96,7 @@ def test_it_authenticates_where_it_must_and_sees_its_own_jobs(home, tokens):
         assert "resnet" in status(d.port, "--token-file", mine).stdout
         assert "resnet" not in status(d.port, "--token-file", theirs).stdout
         p = status(d.port, "--token-file", theirs, "resnet")
-        assert p.returncode == 1 and "NOJOB" in p.stderr
+        assert p.returncode == 1 and "run 'resnet' is unknown" in p.stderr
         p = status(d.port)  # with the token made for us, which this daemon does not know
         assert p.returncode == 1 and "the server does not hold the secret that we hold for principal" in p.stderr
         assert (home / ".config/crun/token").stat().st_mode & 0o777 == 0o600
@@ -133,6 +133,8 @@ def test_a_job_in_a_directory_is_read_from_its_log(home):
         out = until(lambda: (lambda p: p.stdout if p.returncode == 0 and "running" in p.stdout else None)(
             run(CRUN, "status", "--rdzv-endpoint", f"file://{home}", "j1", timeout=30)), "the job runs")
         assert "j1" in out and "0-0" in out
+        p = run(CRUN, "status", "--rdzv-endpoint", f"file://{home}", "--token-file", write_tokens(home / "theirs", BOB), "j1", timeout=30)
+        assert p.returncode == 0 and "the leader of job 'j1' cannot be asked: the server does not hold the secret" in p.stderr, p.stderr
     finally:
         crun.terminate()
         crun.communicate(timeout=60)
