@@ -11,6 +11,7 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/include/crun.h"
 #include "common/job/env_contract.h"
 #include "common/job/exitcode.h"
@@ -233,7 +234,8 @@ static int check_stdout(size_t command, int code)
 static int unknown_command(const char *name)
 {
     const size_t last = sizeof commands / sizeof *commands - 1;
-    fprintf(stderr, "trainer: '%s' is not a command; ", name);
+    char clean[256];
+    fprintf(stderr, "trainer: '%s' is not a command; ", printable(name, clean, sizeof clean));
     for (size_t i = 0; i <= last; i++) {
         if (i > 0)
             fputs(i == last ? " and " : ", ", stderr);

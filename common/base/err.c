@@ -7,12 +7,12 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "common/base/printable.h"
+
 /* Names out of files and from peers may stand in the text: control bytes become '?', as in log lines. */
 static void clean(struct err *e)
 {
-    for (char *c = e->text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?';
+    printable_make(e->text, strlen(e->text));
 }
 
 int err_set(struct err *e, int code, const char *fmt, ...)

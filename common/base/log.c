@@ -10,6 +10,7 @@
 
 #include "common/base/choice.h"
 #include "common/base/clock.h"
+#include "common/base/printable.h"
 
 static _Atomic int max_level = LOG_WARN;
 
@@ -76,9 +77,7 @@ void log_line(enum log_level level, const char *module, const char *fmt, ...)
     size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
     if (len > sizeof line - 2)
         len = sizeof line - 2;
-    for (size_t i = (size_t)n; i < len; i++)
-        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
-            line[i] = '?';
+    printable_make(line + n, len - (size_t)n);
     line[len++] = '\n';
     if (redirect) {
         redirect(redirect_arg, line, len);

@@ -8,6 +8,7 @@
 
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/job/exitcode.h"
 #include "worker/cli/cli.h"
 #include "worker/cli/plan_ranks.h"
@@ -199,8 +200,8 @@ static void print_text(const struct forecast *f, const struct plan_config *c, co
     const struct layout *l = &f->layout;
     const int members = layout_members(l);
     char samples[64];
-    printf("%s: %zu parameters, %d %s, %s\n", c->train.arch, f->parameters, f->classes,
-           c->train.length ? "numbers of tokens" : "classes", train_config_samples(&c->train, samples));
+    printable_line(stdout, "%s: %zu parameters, %d %s, %s", c->train.arch, f->parameters, f->classes,
+                   c->train.length ? "numbers of tokens" : "classes", train_config_samples(&c->train, samples));
     printf("device: %s; %s\n", f->device, f->precision);
     printf("layout: %d rank%s = %d data x %d tensor x %d stages; ZeRO %d%s", members, members == 1 ? "" : "s", l->data,
            l->tensor, l->stages, l->zero, l->seconds ? ", each part on two ranks" : "");

@@ -12,6 +12,7 @@
 #include "common/args/args.h"
 #include "common/base/err.h"
 #include "common/base/path.h"
+#include "common/base/printable.h"
 #include "common/job/exitcode.h"
 #include "worker/data/sets/shapes.h"
 #include "worker/demo/job.h"
@@ -82,7 +83,7 @@ static int make_data(const struct demo_config *c, char data[PATH_MAX], struct er
 {
     if (snprintf(data, PATH_MAX - 16, "%s/data", c->out) >= PATH_MAX - 16)
         return err_set(e, ERR_USAGE, "--out: the path is too long");
-    printf("== data: %s\n", data);
+    printable_line(stdout, "== data: %s", data);
     fflush(stdout);
     const struct shapes_options o = {
         .out = data, .classes = CLASSES, .train_images = TRAIN_IMAGES, .test_images = TEST_IMAGES, .image_size = SIZE};
@@ -136,7 +137,7 @@ static int train(const struct demo_config *c, const char *crun, const char *data
     /* clang-format on */
     const struct job_options o = {
         .argv = (char *const *)(size_t)argv, .run = run, .kill_at = KILL_AT, .steps_in_all = STEPS};
-    printf("== training: %s\n", run);
+    printable_line(stdout, "== training: %s", run);
     return job_run(&o, ret, e);
 }
 
@@ -155,8 +156,8 @@ static int tell(const char *run, const struct job_result *r)
     if (plot_draw(&run, 1, 0.033, png, &e) < 0)
         printf("== plot: none, for %s\n", e.text);
     else
-        printf("== plot: %s\n", png);
-    printf("== metrics: %s/metrics.jsonl, output of each rank: %s/logs\n", run, run);
+        printable_line(stdout, "== plot: %s", png);
+    printable_line(stdout, "== metrics: %s/metrics.jsonl, output of each rank: %s/logs", run, run);
     if (r->accuracy >= ACCURACY_MIN)
         return EXIT_OK;
     fprintf(stderr, "trainer demo: Acc@1 %.2f %% is below %.0f %%\n", r->accuracy, ACCURACY_MIN);
@@ -181,7 +182,7 @@ static int demo(const struct demo_config *c)
         return exit_code(rc);
     }
     if (result.code != EXIT_OK) {
-        fprintf(stderr, "trainer demo: crun ended with %d; %s/output has its output\n", result.code, run);
+        printable_line(stderr, "trainer demo: crun ended with %d; %s/output has its output", result.code, run);
         return result.code;
     }
     return tell(run, &result);

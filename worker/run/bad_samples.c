@@ -11,6 +11,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "worker/comm/comm.h"
 #include "worker/data/loader/left_out.h"
 #include "worker/data/loader/loader.h"
@@ -23,9 +24,8 @@ static int add_clean(struct buf *b, const char *text)
 {
     const size_t at = b->len;
     const int rc = buf_addstr(b, text);
-    for (char *p = b->data + at; rc == 0 && *p; p++)
-        if ((unsigned char)*p < ' ' || *p == 0x7f)
-            *p = '?';
+    if (rc == 0)
+        printable_make(b->data + at, b->len - at);
     return rc;
 }
 

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "worker/config/config.h"
 #include "worker/data/sets/dataset.h"
 #include "worker/report/caffe2_log.h"
@@ -352,7 +353,6 @@ void journal_say(struct journal *j, const char *fmt, ...)
     progress_end_line(&j->progress);
     va_list ap;
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    printable_vline(stderr, fmt, ap);
     va_end(ap);
-    fputc('\n', stderr);
 }

@@ -9,6 +9,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/base/path.h"
+#include "common/base/printable.h"
 #include "common/job/env_contract.h"
 #include "worker/comm/comm.h"
 #include "worker/config/config.h"
@@ -342,7 +343,7 @@ void session_close(struct session *s)
 static void tell_left_out(const char *option, const struct dataset *d)
 {
     if (d && d->length && d->left_out)
-        fprintf(stderr, "%s: %s\n", option, d->left_out);
+        printable_line(stderr, "%s: %s", option, d->left_out);
 }
 
 void session_banner(const struct session *s)
@@ -353,8 +354,8 @@ void session_banner(const struct session *s)
     char some[64] = "", samples[64];
     if (frozen)
         snprintf(some, sizeof some, ", %zu of them trained", trained);
-    fprintf(stderr, "%s: %zu parameters%s, %d %s, %s\n", cfg->arch, trained + frozen, some, session_labels(s),
-            cfg->length ? "numbers of tokens" : "classes", train_config_samples(cfg, samples));
+    printable_line(stderr, "%s: %zu parameters%s, %d %s, %s", cfg->arch, trained + frozen, some, session_labels(s),
+                   cfg->length ? "numbers of tokens" : "classes", train_config_samples(cfg, samples));
     fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, s->precision_text,
             s->threads, s->loader_threads);
     fputs("data:", stderr);

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/path.h"
+#include "common/base/printable.h"
 #include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/config/config.h"
@@ -87,7 +88,7 @@ int output_folder_set_aside(const struct train_config *cfg, int *lock_fd, struct
     snprintf(to, sizeof to, "%.*s.until-%s.%03ld", (int)n, dir, when, now.tv_nsec / 1000000);
     if (rename(dir, to) < 0)
         return err_set(e, ERR_OUTPUT, "rename %s to %s: %s", dir, to, strerror(errno));
-    fprintf(stderr, "trainer: the checkpoints of an older run in %s are now in %s\n", dir, to);
+    printable_line(stderr, "trainer: the checkpoints of an older run in %s are now in %s", dir, to);
     close(*lock_fd);
     *lock_fd = -1;
     TRY(path_make_writable(dir, e));

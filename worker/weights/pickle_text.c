@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "common/base/printable.h"
 #include "worker/weights/pickle_impl.h"
 
 static const char *const kind_names[] = {
@@ -16,7 +17,7 @@ static void put_text(char out[VALUE_TEXT], const char *s, size_t n)
 {
     size_t at = strlen(out);
     for (size_t i = 0; i < n && i < 60 && at + 1 < VALUE_TEXT; i++)
-        out[at++] = (unsigned char)s[i] < ' ' || s[i] == 0x7f ? '?' : s[i];
+        out[at++] = printable_byte(s[i]);
     out[at] = '\0';
 }
 

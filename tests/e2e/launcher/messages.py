@@ -7,7 +7,7 @@ from crun_run import REPO
 ROOMS = ("common", "launcher", "rendezvousd", "worker")
 # What makes or prints a message; test_explain.py looks for others. Not here: the findings of crun doctor, which has a remedy beside each, and what
 # is written at level info or debug.
-MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fail|net_fail|damaged_fail|cut_fail|machine_bad|client_give_up_|client_fail_|client_fence_|client_turn_away_|client_text_|tcp_trouble|gate_refused|complain|say|warn|tell|"
+MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|printable_line|builder_fail|net_fail|damaged_fail|cut_fail|machine_bad|client_give_up_|client_fail_|client_fence_|client_turn_away_|client_text_|tcp_trouble|gate_refused|complain|say|warn|tell|"
           "lose|remote_print_line|fail|die|console_try|reply_error|personality_warn|streams_print|http_refuse|protocol_error|header|corrupt|"
          "give_up_unbegun|lose_malformed|opened|write_note|err_start|usage_error|ssl_error|file_error|jpeg_errors_raise|png_error|journal_say|fputs|"
          "GlooError|GLOO_THROW|GLOO_THROW_INVALID_OPERATION_EXCEPTION")
@@ -15,7 +15,7 @@ ERRNO = {"err_errno", "err_start", "ssl_error", "file_error"}  # these add what 
 # Progress and results of trainer, which the same function prints as its warnings.
 RESULTS = {"epoch %lld: train loss %.4f Acc@1 %.2f, test loss %.4f Acc@1 %.2f (%lld images)", "speed: %.1f %s/s over %lld steps without warm-up%s",
            "memory in MiB, planned and held (begin: before the run opened anything; the others: above that)", "sent by a rank in a step, in MiB", "--mem-report, %s:",
-           ", of made-up data", "epoch %lld: train loss %.4f, test loss %.4f perplexity %.3f Acc@1 %.2f (%lld tokens)", "%s %lld (epoch %lld, step %lld of %lld)", "saved: %s/step-%08lld%s", "Test: loss %.4f Acc@1 %.3f Acc@5 %.3f (%lld %s)"}
+           ", of made-up data", "epoch %lld: train loss %.4f, test loss %.4f perplexity %.3f Acc@1 %.2f (%lld tokens)", "%s %lld (epoch %lld, step %lld of %lld)", "saved: %s/step-%08lld%s", "evaluates the model of step %lld", "Test: loss %.4f Acc@1 %.3f Acc@5 %.3f (%lld %s)"}
 # Where snprintf() makes a sentence that is printed elsewhere: as the cause of an end, or of a wait. What begins with a comma or the like,
 # is one word, or is in PARTS goes into such a sentence.
 SENTENCES = {"common/rdzv/leader/leader.c", "common/rdzv/machine/rdzv.c", "launcher/agent/machine/farewell.c", "launcher/agent/member_news.c",
@@ -62,7 +62,7 @@ def formats():
         text = re.sub(r"PRI(\w+)", r'"\1"', path.read_text())
         for call in CALL.finditer(text):
             args = arguments(text, call.end())
-            if call[1] == "fprintf" and (not args.startswith("stderr") or path.parent.name == "session") or call[1] == "fputs" and not args.endswith(", stderr"):
+            if call[1] in ("fprintf", "printable_line") and (not args.startswith("stderr") or path.parent.name == "session") or call[1] == "fputs" and not args.endswith(", stderr"):
                 continue  # to files; the banner of a run
             strings = ["".join(STRING.findall(s)).replace('\\"', '"').replace("\\n", "") for s in LITERALS.findall(args)]
             found = [s for s in strings if " " in s.strip() and re.search("[a-z]{3}", s)]

@@ -2,6 +2,7 @@
 
 #include "common/args/args.h"
 #include "common/base/err.h"
+#include "common/base/printable.h"
 #include "common/job/exitcode.h"
 #include "worker/data/db/db_writer.h"
 #include "worker/data/db/make_db.h"
@@ -121,6 +122,7 @@ int make_db_main(int argc, char **argv)
     };
     if (make_db(&o, &made, &e) < 0)
         return complain(&e);
-    printf("%s: %zu records, %.1f MB, %zu left out\n", c.dst, made.written, (double)made.bytes / 1e6, made.left_out);
+    printable_line(stdout, "%s: %zu records, %.1f MB, %zu left out", c.dst, made.written, (double)made.bytes / 1e6,
+                   made.left_out);
     return EXIT_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "common/args/args.h"
 #include "common/base/err.h"
+#include "common/base/printable.h"
 #include "common/job/exitcode.h"
 #include "worker/data/sets/imagenet_val.h"
 #include "worker/data/sets/shapes.h"
@@ -112,7 +113,8 @@ static int make_text(const struct make_config *c)
         return usage_error("text needs --text FILE: its bytes become tokens");
     const int rc = text_make(&(struct text_options){.text = c->text, .out = c->out, .val_share = c->val_share}, n, &e);
     if (rc == 0) {
-        printf("%s: %lld tokens to train on, %lld held out, of a vocabulary of 256\n", c->out, n[0], n[1]);
+        printable_line(stdout, "%s: %lld tokens to train on, %lld held out, of a vocabulary of 256", c->out, n[0],
+                       n[1]);
         return EXIT_OK;
     }
     fprintf(stderr, "trainer make-data: %s\n", e.text);
@@ -130,7 +132,7 @@ static int sort_imagenet_val(const struct make_config *c)
     const struct imagenet_val_options o = {.pictures = c->pictures, .out = c->out, .labels = c->labels};
     const int rc = imagenet_val_sort(&o, &done, &e);
     if (rc == 0) {
-        printf("%s: %zu pictures moved, %zu class folders made\n", c->out, done.moved, done.classes);
+        printable_line(stdout, "%s: %zu pictures moved, %zu class folders made", c->out, done.moved, done.classes);
         return EXIT_OK;
     }
     fprintf(stderr, "trainer make-data: %s\n", e.text);
