@@ -43,10 +43,13 @@ int safetensors_write(const char *path, const struct ckpt_tensor *t, size_t n, u
 
 struct safetensors;
 /* Opens and checks the header: at most 100 MB, offsets in range and contiguous, sizes that fit shapes. ERR_CORRUPT says
- * what is wrong; -ENOTSUP for well-formed files with element types, dimensions or names beyond struct ckpt_tensor. */
+ * what is wrong, ERR_REFUSED an element type (8-bit floats) that is not read. */
 int safetensors_open(struct safetensors **ret, const char *path, struct err *e);
 void safetensors_close(struct safetensors *s); /* NULL allowed */
 size_t safetensors_count(const struct safetensors *s);
+/* Tensors of types that no weights are of (bools, small integers), which are not among those: how many; *ret_first: the
+ * first of them, as "'mask', of type BOOL". */
+size_t safetensors_passed_over(const struct safetensors *s, const char **ret_first);
 const char *safetensors_path(const struct safetensors *s);
 int64_t safetensors_bytes(const struct safetensors *s); /* of the whole file */
 /* i-th tensor in file order; data is NULL. Valid until close. */

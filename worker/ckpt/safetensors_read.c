@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,6 +26,7 @@
 struct item {
     struct ckpt_tensor t;
     int64_t begin, end; /* from the first byte after the header */
+    bool other;         /* of a type that is not taken; t.dtype has as many bytes */
 };
 
 struct safetensors {
@@ -34,6 +36,8 @@ struct safetensors {
     size_t n;
     struct item *items; /* by offset */
     size_t *by_name;    /* indices into items, sorted by name */
+    size_t passed_over; /* tensors of types that are not taken, */
+    char passed[200];   /* and the first of them */
 };
 
 static int corrupt(const struct safetensors *s, struct err *e, const char *what)
@@ -82,6 +86,36 @@ static int parse_dtype(const char *text)
     return -1;
 }
 
+/* Types that no weights are of, by their bytes: masks, counters. */
+static int parse_other(const char *text)
+{
+    static const struct {
+        const char *name;
+        int like;
+    } others[] = {{"BOOL", DT_U8}, {"I8", DT_U8},   {"I16", DT_F16}, {"U16", DT_F16},
+                  {"U32", DT_F32}, {"U64", DT_F64}, {"C64", DT_F64}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(others[i].name, text) == 0)
+            return others[i].like;
+    return -1;
+}
+
+static int take_type(struct safetensors *s, const char *text, struct item *it, struct err *e)
+{
+    int type = parse_dtype(text);
+    if (type < 0) {
+        it->other = (type = parse_other(text)) >= 0;
+        if (it->other && s->passed_over++ == 0)
+            snprintf(s->passed, sizeof s->passed, "'%s', of type %s", it->t.name, text);
+    }
+    if (type < 0)
+        return err_set(e, ERR_REFUSED,
+                       "%s: tensor '%s' is of type '%.20s', which is not read: save it as F32, F16 or BF16", s->path,
+                       it->t.name, text);
+    it->t.dtype = (enum dtype)type;
+    return 0;
+}
+
 static int parse_shape(const struct safetensors *s, const cJSON *entry, struct ckpt_tensor *t, struct err *e)
 {
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(entry, "shape"), *d;
@@ -99,8 +133,7 @@ static int parse_shape(const struct safetensors *s, const cJSON *entry, struct c
     return 0;
 }
 
-static int parse_entry(const struct safetensors *s, const char *name, const cJSON *entry, struct item *it,
-                       struct err *e)
+static int parse_entry(struct safetensors *s, const char *name, const cJSON *entry, struct item *it, struct err *e)
 {
     struct ckpt_tensor *t = &it->t;
     if (!name[0] || strlen(name) > CKPT_NAME_MAX)
@@ -114,11 +147,7 @@ static int parse_entry(const struct safetensors *s, const char *name, const cJSO
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
     if (!cJSON_IsObject(entry) || !cJSON_IsString(dtype))
         return err_set(e, ERR_CORRUPT, "%s: tensor '%s' has no dtype", s->path, t->name);
-    int type = parse_dtype(dtype->valuestring);
-    if (type < 0)
-        return err_set(e, -ENOTSUP, "%s: tensor '%s' is of type '%.20s', which is not one of ours", s->path, t->name,
-                       dtype->valuestring);
-    t->dtype = (enum dtype)type;
+    TRY(take_type(s, dtype->valuestring, it, e));
     TRY(parse_shape(s, entry, t, e));
     if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 ||
         !whole(cJSON_GetArrayItem(offsets, 0), &it->begin) || !whole(cJSON_GetArrayItem(offsets, 1), &it->end))
@@ -163,6 +192,11 @@ static int check_layout(struct safetensors *s, struct err *e)
     if (at != s->bytes - s->data_at)
         return err_set(e, ERR_CORRUPT, "%s holds %" PRId64 " bytes of data, its header describes %" PRId64, s->path,
                        s->bytes - s->data_at, at);
+    size_t kept = 0;
+    for (size_t i = 0; i < s->n; i++)
+        if (!s->items[i].other)
+            s->items[kept++] = s->items[i];
+    s->n = kept;
     for (size_t i = 0; i < s->n; i++)
         s->by_name[i] = i;
     qsort_r(s->by_name, s->n, sizeof *s->by_name, by_name, s->items);
@@ -298,6 +332,12 @@ void safetensors_close(struct safetensors *s)
     free(s->by_name);
     free(s->path);
     free(s);
+}
+
+size_t safetensors_passed_over(const struct safetensors *s, const char **ret_first)
+{
+    *ret_first = s->passed;
+    return s->passed_over;
 }
 
 size_t safetensors_count(const struct safetensors *s)

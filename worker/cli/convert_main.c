@@ -11,6 +11,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/base/path.h"
+#include "common/base/printable.h"
 #include "common/job/exitcode.h"
 #include "worker/cli/hf_layout.h"
 #include "worker/config/exit_code.h"
@@ -114,7 +115,9 @@ static int choose_weights(struct weights *w, const char *in, bool ema, struct er
     const char *first;
     const size_t members = weights_passed_over(w, &first);
     if (members)
-        log_warn("convert", "%zu members of the dict are no tensors that can be taken: %s", members, first);
+        log_warn("convert", "%zu members of the file are no tensors that can be taken: %s", members, first);
+    if (weights_another(w)[0])
+        log_warn("convert", "the file has several models: %s (--part NAME takes the other)", weights_another(w));
     if (ema && !weights_has_averages(w))
         return err_set(e, ERR_USAGE, "--ema needs a checkpoint of a run with --ema; %s keeps no average", in);
     if (ema)
@@ -204,6 +207,6 @@ int convert_main(int argc, char **argv)
         fprintf(stderr, "trainer convert: %s\n", e.text);
         return exit_code_of(rc);
     }
-    printf("%s: %zu tensors\n", argv[r.first_operand + 1], n);
+    printable_line(stdout, "%s: %zu tensors", argv[r.first_operand + 1], n);
     return EXIT_OK;
 }

@@ -25,7 +25,7 @@
 enum { SHORTEST = 64, PROGRAMS_MOST = 24, BYTES = 256 };
 
 struct generate_config {
-    const char *checkpoint, *arch, *device, *prompt, *tokens;
+    const char *checkpoint, *arch, *device, *prompt, *tokens, *part;
     int64_t count, topk, seed, threads;
 };
 
@@ -252,7 +252,7 @@ static int generate(struct generator *g, struct err *e)
 
 static int generator_open(struct generator *g, struct err *e)
 {
-    TRY(loaded_open(&g->loaded, g->cfg->checkpoint, e));
+    TRY(loaded_open(&g->loaded, g->cfg->checkpoint, g->cfg->part, e));
     TRY(open_model(g, e));
     TRY(read_prompt(g, e));
     TRY(loaded_build(&g->loaded, g->cfg->device, g->cfg->threads, e));

@@ -11,10 +11,10 @@
 #include "worker/session/memory_room.h"
 #include "worker/snapshot/pretrained.h"
 
-int loaded_open(struct loaded *l, const char *path, struct err *e)
+int loaded_open(struct loaded *l, const char *path, const char *part, struct err *e)
 {
     l->path = path;
-    TRY(weights_open(&l->weights, path, NULL, e));
+    TRY(weights_open(&l->weights, path, part, e));
     weights_take_averages(l->weights);
     return 0;
 }

@@ -25,8 +25,8 @@ struct loaded {
 };
 
 /* The weights, averaged ones where the run kept an average, as evaluations take them. weights_meta(l->weights) is NULL
- * for a bare file. */
-int loaded_open(struct loaded *l, const char *path, struct err *e);
+ * for a bare file. part: see weights_open(). */
+int loaded_open(struct loaded *l, const char *path, const char *part, struct err *e);
 /* arch: a name, or a file's. */
 int loaded_name(struct loaded *l, const char *arch, struct err *e);
 /* l->program of l->model, and its parameters on the device; threads: 0 for all cores. ERR_MISMATCH: the weights do not
@@ -41,13 +41,19 @@ void loaded_close(struct loaded *l);
 /* order: (n) the indices of v (n), the largest value first, equal ones by index. */
 void loaded_order(const double *v, int n, int *order);
 
-/* The options that these programs share; fields `device` and `threads` of struct kind. */
+/* The options that these programs share; fields `part`, `device` and `threads` of struct kind. */
 #define LOADED_ARGS(kind)                                                                                              \
-    {.name = "device",                                                                                                 \
+    {.name = "part",                                                                                                   \
      .type = ARG_STRING,                                                                                               \
-     .at = offsetof(kind, device),                                                                                     \
-     .def = "auto",                                                                                                    \
-     .help = "auto, cuda, cpu or ref"},                                                                                \
+     .at = offsetof(kind, part),                                                                                       \
+     .metavar = "NAME",                                                                                                \
+     .help = "of a bare file with several models: the member of its dict, or else what names begin with, under which " \
+             "the wanted one lies: state_dict_ema, teacher, module.encoder_q"},                                        \
+        {.name = "device",                                                                                             \
+         .type = ARG_STRING,                                                                                           \
+         .at = offsetof(kind, device),                                                                                 \
+         .def = "auto",                                                                                                \
+         .help = "auto, cuda, cpu or ref"},                                                                            \
     {                                                                                                                  \
         .name = "threads", .type = ARG_CUSTOM, .at = offsetof(kind, threads), .def = "0", .env = "OMP_NUM_THREADS",    \
         .parse = config_parse_threads, .metavar = "N",                                                                 \

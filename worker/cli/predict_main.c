@@ -17,6 +17,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/job/exitcode.h"
 #include "common/json/json.h"
 #include "worker/cli/loaded.h"
@@ -32,7 +33,7 @@
 #define FILE_MAX ((size_t)1 << 30)
 
 struct predict_config {
-    const char *checkpoint, *arch, *device, *class_names;
+    const char *checkpoint, *arch, *device, *class_names, *part;
     int64_t topk, image_size, channels, threads, scale;
     int input; /* enum input_kind */
     struct channels mean, std;
@@ -68,7 +69,8 @@ static const struct arg_spec specs[] = {
      .def = "224",
      .min = 8,
      .max = 4096,
-     .help = "of a bare file of weights: pixels square. Not given: as the model says, if it does"},
+     .help = "pixels square, of a model that takes any size. Not given: as the checkpoint or the model says, if it "
+             "does"},
     {.name = "num-channels",
      .type = ARG_INT,
      .at = AT(channels),
@@ -177,6 +179,11 @@ static int names_of_file(struct predictor *p, const char *path, struct err *e)
     return rc;
 }
 
+static bool is_given(const struct predictor *p, const char *option)
+{
+    return args_source(&program, p->args, option) != ARG_FROM_DEFAULT;
+}
+
 static void channels_of(const cJSON *meta, const char *name, float out[4])
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(meta, name);
@@ -189,6 +196,15 @@ static void set_input(struct predictor *p)
     float mean[4], std[4];
     input_normalization(p->input.kind, p->input.channels, mean, std);
     p->loaded.model.input = input_pictures(p->input.channels, p->input.size, p->input.size, mean, std);
+}
+
+/* Another size than the checkpoint's, of a model that takes any: the short side follows it. */
+static void set_size(struct predictor *p)
+{
+    const int size = (int)p->cfg->image_size;
+    if (p->input.scale > 0)
+        p->input.scale = (int)((int64_t)p->input.scale * size / p->input.size);
+    p->input.size = p->loaded.model.input.height = p->loaded.model.input.width = size;
 }
 
 /* What a checkpoint does not say (older ones) is as torch does it. */
@@ -214,14 +230,13 @@ static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
     set_input(p);
     channels_of(meta, "mean", p->loaded.model.input.mean);
     channels_of(meta, "std", p->loaded.model.input.std);
+    struct model_facts facts;
+    TRY(model_facts(arch, p->loaded.text, &facts, e));
+    if (facts.size == 0 && is_given(p, "image-size"))
+        set_size(p);
     for (struct class_names c = class_names_of(meta); !p->cfg->class_names && class_names_next(&c);)
         TRY(add_name(p, c.name, c.length, e));
     return 0;
-}
-
-static bool is_given(const struct predictor *p, const char *option)
-{
-    return args_source(&program, p->args, option) != ARG_FROM_DEFAULT;
 }
 
 static void tell_useless(const struct predictor *p)
@@ -230,8 +245,8 @@ static void tell_useless(const struct predictor *p)
     if (is_given(p, "arch") && strcmp(c->arch, p->loaded.model.arch) != 0)
         log_warn("predict", "--arch %s is of no use: the checkpoint is of arch %s", c->arch, p->loaded.model.arch);
     if (is_given(p, "image-size") && c->image_size != p->input.size)
-        log_warn("predict", "--image-size %d is of no use: the checkpoint takes pictures of %d", (int)c->image_size,
-                 p->input.size);
+        log_warn("predict", "--image-size %d is of no use: %s takes pictures of %d", (int)c->image_size,
+                 p->loaded.model.arch, p->input.size);
     if (is_given(p, "num-channels") && c->channels != p->input.channels)
         log_warn("predict", "--num-channels %d is of no use: the checkpoint takes %d", (int)c->channels,
                  p->input.channels);
@@ -247,6 +262,11 @@ static int count_classes(struct predictor *p, const char *layer, struct err *e)
     if (weights_choose_prefix(p->loaded.weights, wanted, 1, 1, &prefix, e) < 0)
         return err_wrap(e, "%s", p->cfg->checkpoint);
     const struct ckpt_tensor *bias = weights_find(p->loaded.weights, name, &i);
+    const char *name_of = NULL, *what = bias ? NULL : weights_made_of(p->loaded.weights, &name_of);
+    if (what)
+        return err_set(e, ERR_MISMATCH,
+                       "%s has no tensor '%s' that tells the number of classes; its '%s' is a tensor %s",
+                       p->cfg->checkpoint, name, name_of, what);
     if (!bias || bias->ndim != 1 || bias->shape[0] < 2 || bias->shape[0] > 1 << 24)
         return err_set(e, ERR_MISMATCH, "%s has no tensor '%s' that tells the number of classes", p->cfg->checkpoint,
                        name);
@@ -310,7 +330,7 @@ static int build(struct predictor *p, struct err *e)
 
 static int predictor_open(struct predictor *p, struct err *e)
 {
-    TRY(loaded_open(&p->loaded, p->cfg->checkpoint, e));
+    TRY(loaded_open(&p->loaded, p->cfg->checkpoint, p->cfg->part, e));
     const cJSON *meta = weights_meta(p->loaded.weights);
     TRY(meta ? from_meta(p, meta, e) : from_options(p, e));
     if (meta)
@@ -363,7 +383,14 @@ static int run_model(struct predictor *p, const char *path, struct err *e)
                                  .params_version = p->loaded.state.version};
     const struct loaded *l = &p->loaded;
     TRY(l->device->ops->run(p->plan, &run, e));
-    return l->device->ops->get(p->plan, l->program->logits, p->logits, e);
+    TRY(l->device->ops->get(p->plan, l->program->logits, p->logits, e));
+    for (int i = 0; i < l->model.classes; i++)
+        if (!isfinite(p->logits[i]))
+            return err_set(e, ERR_DIVERGED,
+                           "the model's answer for class %d is %s: weights of %s are not finite, or sums of them "
+                           "overflow",
+                           i, isnan(p->logits[i]) ? "nan" : "inf", p->cfg->checkpoint);
+    return 0;
 }
 
 static void softmax(double *v, int n)
@@ -377,18 +404,6 @@ static void softmax(double *v, int n)
         v[i] /= sum;
 }
 
-#define NAME_MAX_TOLD 4096
-
-/* What does not print, a newline or an escape to the terminal, is a '?'. */
-static const char *clean(const char *text, char *out)
-{
-    size_t i = 0;
-    for (; text[i] && i < NAME_MAX_TOLD - 1; i++)
-        out[i] = (unsigned char)text[i] < ' ' || text[i] == 0x7f ? '?' : text[i];
-    out[i] = '\0';
-    return out;
-}
-
 static const char *class_name(const struct predictor *p, int i, char out[16])
 {
     snprintf(out, 16, "%d", i);
@@ -397,10 +412,10 @@ static const char *class_name(const struct predictor *p, int i, char out[16])
 
 static void print_text(const struct predictor *p, const char *path, int k)
 {
-    char number[16], name[NAME_MAX_TOLD];
-    printf("%s\n", clean(path, name));
+    char number[16];
+    printable_line(stdout, "%s", path);
     for (int i = 0; i < k; i++)
-        printf("  %6.2f %%  %s\n", 100 * p->logits[p->order[i]], class_name(p, p->order[i], number));
+        printable_line(stdout, "  %6.2f %%  %s", 100 * p->logits[p->order[i]], class_name(p, p->order[i], number));
 }
 
 static void print_json(cJSON *o)
@@ -430,11 +445,10 @@ static cJSON *top_as_json(const struct predictor *p, const char *path, int k)
 static void predict_one(struct predictor *p, const char *path)
 {
     struct err e;
-    char name[NAME_MAX_TOLD];
     const int n = p->loaded.model.classes, k = p->cfg->topk < n ? (int)p->cfg->topk : n;
     if (run_model(p, path, &e) < 0) {
         p->bad++;
-        fprintf(stderr, "trainer predict: '%s' cannot be used: %s\n", clean(path, name), e.text);
+        printable_line(stderr, "trainer predict: '%s' cannot be used: %s", path, e.text);
         return;
     }
     softmax(p->logits, n);
@@ -479,10 +493,10 @@ static void predict_path(struct predictor *p, char *path)
         }
     }
     if (left_out.all > 0)
-        fprintf(stderr, "trainer predict: '%s': %s\n", path, pictures_left_out_text(&left_out, text));
+        printable_line(stderr, "trainer predict: '%s': %s", path, pictures_left_out_text(&left_out, text));
     if (!found) {
         p->bad++;
-        fprintf(stderr, "trainer predict: '%s' holds no picture\n", path);
+        printable_line(stderr, "trainer predict: '%s' holds no picture", path);
     }
     if (walk)
         fts_close(walk);

@@ -14,6 +14,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
+#include "common/base/printable.h"
 #include "worker/comm/comm.h"
 #include "worker/data/sets/dataset.h"
 #include "worker/device/device.h"
@@ -153,7 +154,7 @@ static void put_field(FILE *f, const char *s)
     for (; *s; s++) {
         if (*s == '"')
             putc('"', f);
-        putc((unsigned char)*s < ' ' || *s == 0x7f ? '?' : *s, f);
+        putc(printable_byte(*s), f);
     }
     if (quoted)
         putc('"', f);
@@ -352,7 +353,7 @@ static int count(struct table *t, struct err *e)
     return 0;
 }
 
-/* "the weakest classes: cat 60.0 %, dog 75.0 %" */
+/* "the weakest classes: cat 60.0 %, dog 75.0 %": those of which an image is wrong */
 static void name_weakest(const struct table *t, char *out, size_t cap)
 {
     char number[16];
@@ -361,7 +362,7 @@ static void name_weakest(const struct table *t, char *out, size_t cap)
     for (int k = 0; told && k < NAMED && at < cap; k++) {
         int worst = -1;
         for (int i = 0; i < t->classes; i++)
-            if (!told[i] && t->sums[i].n > 0 &&
+            if (!told[i] && t->sums[i].right < t->sums[i].n &&
                 (worst < 0 || t->sums[i].right * t->sums[worst].n < t->sums[worst].right * t->sums[i].n))
                 worst = i;
         if (worst < 0)
@@ -371,6 +372,8 @@ static void name_weakest(const struct table *t, char *out, size_t cap)
                                k ? ", " : "the weakest classes: ", class_name(t, worst, number),
                                100.0 * (double)t->sums[worst].right / (double)t->sums[worst].n);
     }
+    if (told && at == 0)
+        snprintf(out, cap, "every image is right");
     free(told);
 }
 

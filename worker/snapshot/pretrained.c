@@ -1,6 +1,7 @@
 #include "worker/snapshot/pretrained.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 #include "worker/snapshot/stored.h"
 #include "worker/state/state.h"
 #include "worker/weights/foreign.h"
+#include "worker/weights/pickle_read.h"
 #include "worker/weights/weights.h"
 
 #define HEAD "lm_head.weight" /* Hugging Face's name */
@@ -37,6 +39,58 @@ static bool same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b,
     return same;
 }
 
+/* Of the model's tensors, but for counters and, if without_last, the last layer: how many there are, and how many of
+ * them the file has. */
+static size_t count_found(const struct slices *s, struct weights *w, bool without_last, size_t *ret_all)
+{
+    size_t found = 0, i;
+    *ret_all = 0;
+    for (size_t k = 0; k < s->n_model; k++) {
+        const char *name = s->tensors[k].name;
+        if (s->kinds[k] == SLICES_COUNTER || (without_last && is_last_layer(s->state->whole, name)))
+            continue;
+        ++*ret_all;
+        found += weights_find(w, name, &i) != NULL;
+    }
+    return found;
+}
+
+/* Goes on from what *e says of one tensor: weights of another model lack many, and the first alone says little. */
+static int does_not_fit(const struct slices *s, struct weights *w, struct err *e)
+{
+    const struct err first = *e;
+    const char *arch = s->state->whole->arch, *holds = NULL, *name = NULL, *passed, *what = weights_made_of(w, &name);
+    size_t all;
+    const size_t found = count_found(s, w, false, &all), members = weights_passed_over(w, &passed);
+    if (what)
+        err_set(e, first.code, "%.300s; its '%s' is a tensor %s", first.text, name, what);
+    else if (weights_meta(w) && json_str(weights_meta(w), "arch", &holds, NULL) == 0 && strcmp(holds, arch) != 0)
+        err_set(e, first.code, "%.300s; it is of %s, this model is %s (--arch)", first.text, holds, arch);
+    else if (found < all && members)
+        err_set(e, first.code, "%.300s; it has %zu of the %zu tensors of %s, and %zu that cannot be taken: %s",
+                first.text, found, all, arch, members, passed);
+    else if (found == 0 && weights_count(w) > 0)
+        err_set(e, first.code,
+                "%.200s; it has none of the %zu tensors of %s, its first is '%s': is it of another --arch?", first.text,
+                all, arch, weights_at(w, 0)->name);
+    else if (found < all)
+        err_set(e, first.code, "%.300s; it has %zu of the %zu tensors of %s: is it of another --arch?", first.text,
+                found, all, arch);
+    return first.code;
+}
+
+/* The last layer is not there, or not as it is here, and none is wanted that says nothing. */
+static int lacks_last(const struct ckpt_tensor *have, const struct ckpt_tensor *want, struct err *e)
+{
+    char has[48] = "it has no last layer";
+    if (have)
+        snprintf(has, sizeof has, "it is of %lld classes", (long long)have->shape[0]);
+    return err_set(e, ERR_MISMATCH,
+                   "%s ('%s'), and %lld classes are asked for here: a random layer would answer; train it first "
+                   "(--pretrained without --evaluate), or say how many classes there are (--num-labels)",
+                   has, want->name, (long long)want->shape[0]);
+}
+
 /* Is this tensor of ours taken from w? */
 static int take_one(struct weights *w, const struct slices *s, size_t tensor, bool other_classes, bool *ret,
                     struct err *e)
@@ -44,14 +98,20 @@ static int take_one(struct weights *w, const struct slices *s, size_t tensor, bo
     const struct ckpt_tensor *want = &s->tensors[tensor];
     struct positions g;
     char a[CKPT_SHAPE_LEN], b[CKPT_SHAPE_LEN];
-    size_t i = 0;
+    size_t i = 0, all;
+    const char *first;
     const struct ckpt_tensor *have = weights_find(w, want->name, &i);
-    if (!have && other_classes && is_last_layer(s->state->whole, want->name)) {
+    const bool last = is_last_layer(s->state->whole, want->name);
+    if (!have && other_classes && last && !weights_made_of(w, &first)) {
         log_warn("pretrained", "'%s' is not there and stays at its initial value", want->name);
         return 0;
     }
-    if (!have)
-        return err_set(e, ERR_MISMATCH, "it has no tensor '%s'", want->name);
+    if (!have && last && !other_classes && count_found(s, w, true, &all) == all)
+        return lacks_last(NULL, want, e);
+    if (!have) {
+        err_set(e, ERR_MISMATCH, "it has no tensor '%s'", want->name);
+        return does_not_fit(s, w, e);
+    }
     const bool resampled = stored_is_resampled(s, tensor, have, &g);
     if (resampled)
         log_warn("pretrained", "'%s' is resampled from %d x %d to %d x %d positions", want->name, g.from_h, g.from_w,
@@ -61,8 +121,12 @@ static int take_one(struct weights *w, const struct slices *s, size_t tensor, bo
         return 0;
     ckpt_tensor_shape(have, a, sizeof a);
     ckpt_tensor_shape(want, b, sizeof b);
-    if (!other_classes || !is_last_layer(s->state->whole, want->name) || !same_shape(have, want, 1))
-        return err_set(e, ERR_MISMATCH, "its tensor '%s' is %s instead of %s", want->name, a, b);
+    if (!last || !same_shape(have, want, 1)) {
+        err_set(e, ERR_MISMATCH, "its tensor '%s' is %s instead of %s", want->name, a, b);
+        return does_not_fit(s, w, e);
+    }
+    if (!other_classes)
+        return lacks_last(have, want, e);
     log_warn("pretrained", "'%s' is %s for another number of classes and stays at its initial value, %s", want->name, a,
              b);
     return 0;
@@ -74,28 +138,6 @@ static bool is_wanted(const struct slices *s, const char *name)
         if (strcmp(s->tensors[i].name, name) == 0)
             return true;
     return false;
-}
-
-/* *e: what does not fit. Weights of another model lack many a tensor: the first alone says little. */
-static void does_not_fit(const struct slices *s, struct weights *w, struct err *e)
-{
-    const struct err why = *e;
-    const char *arch = s->state->whole->arch, *holds = NULL;
-    size_t all = 0, found = 0, i;
-    for (size_t k = 0; k < s->n_model; k++)
-        if (s->kinds[k] != SLICES_COUNTER) {
-            all++;
-            found += weights_find(w, s->tensors[k].name, &i) != NULL;
-        }
-    if (weights_meta(w) && json_str(weights_meta(w), "arch", &holds, NULL) == 0 && strcmp(holds, arch) != 0)
-        err_set(e, why.code, "%.300s; it is of %s, this model is %s (--arch)", why.text, holds, arch);
-    else if (found == 0 && weights_count(w) > 0)
-        err_set(e, why.code,
-                "%.200s; it has none of the %zu tensors of %s, its first is '%s': is it of another --arch?", why.text,
-                all, arch, weights_at(w, 0)->name);
-    else if (found < all)
-        err_set(e, why.code, "%.300s; it has %zu of the %zu tensors of %s: is it of another --arch?", why.text, found,
-                all, arch);
 }
 
 /* A head that is tied to the embedding here may stand in the file for itself: then with the same numbers. */
@@ -175,7 +217,10 @@ static void tell_left_out(const struct slices *s, const struct weights *w, const
     else if (n > 1)
         log_warn("pretrained", "no part of this model and left out: %zu, the first is '%s'", n, first);
     if (members)
-        log_warn("pretrained", "%zu members of the file's dict are no tensors that can be taken: %s", members, member);
+        log_warn("pretrained", "%zu members of the file are no tensors that can be taken: %s", members, member);
+    if (weights_another(w)[0])
+        log_warn("pretrained", "the file has several models: %s (the other: " PICKLE_PART_OPTIONS ")",
+                 weights_another(w));
 }
 
 /* taken[s->n_model]: which tensors; num_batches_tracked is not among them. */
@@ -203,11 +248,8 @@ static int deal_out(struct slices *s, struct comm *c, struct weights *w, const c
         rc = err_errno(e, ENOMEM, "tensors of %s", path);
     if (rc == 0 && w)
         rc = choose(s, w, other_classes, taken, e);
-    if (rc == ERR_MISMATCH) { /* other errors name the file themselves */
-        if (w)
-            does_not_fit(s, w, e);
+    if (rc == ERR_MISMATCH) /* other errors name the file themselves */
         err_wrap(e, "%s", path);
-    }
     if (c)
         rc = comm_share(c, 0, rc, path, NULL, e);
     if (rc == 0 && c)
@@ -232,7 +274,8 @@ int pretrained_apply(struct state *state, struct weights *w, const char *path, b
     return rc;
 }
 
-int pretrained_load(struct state *state, struct comm *c, const char *path, const char *part, struct err *e)
+int pretrained_load(struct state *state, struct comm *c, const char *path, const char *part, bool other_classes,
+                    struct err *e)
 {
     struct slices s;
     struct weights *w = NULL;
@@ -241,7 +284,7 @@ int pretrained_load(struct state *state, struct comm *c, const char *path, const
     if (rc == 0 && w && weights_has_averages(w))
         log_warn("pretrained", "the checkpoint keeps an average of its weights, which is not what is taken: a file of "
                                "it is made by 'trainer convert --ema'");
-    rc = deal_out(&s, c, w, path, true, rc, e);
+    rc = deal_out(&s, c, w, path, other_classes, rc, e);
     if (rc < 0 && rc != -ECANCELED)
         err_wrap(e, "--pretrained");
     weights_close(w);

@@ -95,7 +95,7 @@ static struct step step_of(struct run *r)
 static int begin_at_first(struct run *r, struct err *e)
 {
     if (r->cfg->pretrained)
-        TRY(pretrained_load(&r->s.state, r->s.comm, r->cfg->pretrained, r->cfg->pretrained_part, e));
+        TRY(pretrained_load(&r->s.state, r->s.comm, r->cfg->pretrained, r->cfg->pretrained_part, !r->cfg->evaluate, e));
     r->at.lr = -1;
     r->at.epoch = r->cfg->start_epoch;
     r->at.updates = r->at.moments_from = r->at.epoch * r->s.steps_per_epoch;
@@ -172,7 +172,9 @@ static void tell_beginning(struct run *r, enum taken taken, bool again)
         log_warn("train", "random weights are evaluated: no checkpoint was taken up (--resume), and no --pretrained is "
                           "given");
     tell_what_is_lost(r);
-    if (taken)
+    if (taken && r->cfg->evaluate)
+        journal_say(&r->journal, "evaluates the model of step %lld", (long long)r->at.updates);
+    else if (taken)
         journal_say(&r->journal, "%s %lld (epoch %lld, step %lld of %lld)", from[taken], (long long)r->at.updates,
                     (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
     if (taken == TAKEN_FILES && !r->cfg->evaluate) {

@@ -3,6 +3,7 @@
 #include "worker/weights/foreign.h"
 
 #include <ctype.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -116,9 +117,36 @@ int foreign_is_first_conv1d(const char *name)
     return ends(name, ".attn.c_attn.weight");
 }
 
+const char *foreign_is_made_of(const char *name)
+{
+    static const struct {
+        const char *part, *what;
+    } parts[] = {
+        {".parametrizations.", "of a parametrization (weight_norm, spectral_norm): "
+                               "torch.nn.utils.parametrize.remove_parametrizations() first"},
+        {"_mask", "of pruning: torch.nn.utils.prune.remove() first"},
+        {"_orig", "of pruning or spectral_norm: torch.nn.utils.prune.remove(), remove_spectral_norm() first"},
+        {".weight_g", "of weight_norm: torch.nn.utils.remove_weight_norm() first"},
+        {".weight_v", "of weight_norm: torch.nn.utils.remove_weight_norm() first"},
+        {".lora_A.", "of an adapter (LoRA): merge_and_unload() first"},
+        {"lora_A.weight", "of an adapter (LoRA): merge_and_unload() first"},
+        {"._packed_params", "of a quantized model: save the one of floating-point numbers"},
+        {".zero_point", "of a quantized model: save the one of floating-point numbers"},
+        {".weight_scale", "of a quantized model: save the one of floating-point numbers"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const bool inside = parts[i].part[0] == '.' && parts[i].part[strlen(parts[i].part) - 1] == '.';
+        if (inside ? strstr(name, parts[i].part) != NULL : ends(name, parts[i].part))
+            return parts[i].what;
+    }
+    return NULL;
+}
+
 int foreign_is_buffer(const char *name)
 {
     struct match m;
+    if (ends(name, ".num_batches_tracked"))
+        return 1;
     if (begins(name, "transformer.h.#.attn.", &m) || begins(name, "h.#.attn.", &m))
         return strcmp(m.rest, "bias") == 0 || strcmp(m.rest, "masked_bias") == 0;
     return ends(name, ".rotary_emb.inv_freq");

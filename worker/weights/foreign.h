@@ -13,7 +13,11 @@ int foreign_names(const char *name, int which, char out[FOREIGN_PARTS][FOREIGN_N
 int foreign_is_conv1d(const char *name);
 int foreign_is_first_conv1d(const char *name);
 
-/* Not weights: masks and frequencies that older files of Hugging Face's have. */
+/* Not weights: masks and frequencies that older files of Hugging Face's have, and counters of batches. */
 int foreign_is_buffer(const char *name);
+
+/* A sentence on tensors of this name that stand for others, as pruning, reparametrizations, adapters and quantization
+ * leave them: what they are, and what is to be done in Python. NULL: it is none of those. */
+const char *foreign_is_made_of(const char *name);
 
 #endif

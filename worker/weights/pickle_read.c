@@ -42,41 +42,103 @@ static size_t count_tensors(const struct value *v)
 
 /* --- which dict */
 
-/* The only member that is a dict with more tensors than `own`. *ret NULL: there is none. */
-static int only_dict(const struct value *dict, size_t own, const struct value **ret, struct err *e)
+#define NESTED_MAX 3 /* dicts in dicts until the tensors come */
+
+/* The most tensors of v, if it is a dict, or of a dict among its members. *looked: members that were looked at. */
+static size_t count_within(const struct value *v, size_t *looked)
 {
-    char a[VALUE_TEXT], b[VALUE_TEXT];
-    const struct value *name = NULL;
+    size_t most = count_tensors(v);
+    *looked += v->kind == V_DICT ? v->seq.n : 0;
+    for (size_t i = 1; most == 0 && v->kind == V_DICT && i < v->seq.n && *looked <= LOOKED_MAX; i += 2) {
+        const struct value *inner = v->seq.v[i];
+        const size_t n = count_tensors(inner);
+        *looked += inner->kind == V_DICT ? inner->seq.n : 0;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static int too_many(struct err *e)
+{
+    return err_set(e, ERR_REFUSED, "its dicts have too many members for a model");
+}
+
+struct choice {
+    const struct value *dict; /* NULL: none */
+    char name[VALUE_TEXT];
+};
+
+/* The only member that is, or if nested has, a dict with more tensors than `own`. */
+static int only_dict(const struct value *dict, size_t own, bool nested, struct choice *ret, struct err *e)
+{
+    char other[VALUE_TEXT];
     size_t looked = 0;
-    *ret = NULL;
     for (size_t i = 0; i + 1 < dict->seq.n; i += 2) {
         const struct value *key = dict->seq.v[i], *v = dict->seq.v[i + 1];
-        if (key->kind != V_STR || v->kind != V_DICT || v == *ret)
+        if (key->kind != V_STR || v->kind != V_DICT || v == ret->dict)
             continue;
-        if ((looked += v->seq.n) > LOOKED_MAX)
-            return err_set(e, ERR_REFUSED, "its dicts have too many members for a model");
-        if (count_tensors(v) <= own)
+        looked += v->seq.n;
+        const size_t n = nested ? count_within(v, &looked) : count_tensors(v);
+        if (looked > LOOKED_MAX)
+            return too_many(e);
+        if (n <= own)
             continue;
-        if (*ret)
+        if (ret->dict)
             return err_set(e, ERR_REFUSED,
-                           "both '%s' and '%s' in it are dicts of tensors: say which to take (--pretrained-part, "
-                           "trainer convert --part)",
-                           value_name(name, a), value_name(key, b));
-        *ret = v;
-        name = key;
+                           "both '%s' and '%s' in it are dicts of tensors: say which to take (" PICKLE_PART_OPTIONS ")",
+                           ret->name, value_name(key, other));
+        ret->dict = v;
+        value_name(key, ret->name);
     }
     return 0;
 }
 
-/* The member with the tensors, or the dict itself. */
-static int descend(const struct value *dict, const struct value **ret, struct err *e)
+/* One step towards the tensors. */
+static int step_in(const struct value *dict, struct choice *ret, struct err *e)
 {
     static const char *const usual[] = {"state_dict", "model"};
-    for (int i = 0; i < 2; i++)
-        if ((*ret = member(dict, usual[i])) && count_tensors(*ret))
+    const size_t own = count_tensors(dict);
+    size_t looked = 0;
+    *ret = (struct choice){0};
+    for (int k = 0; k < 2; k++) {
+        const struct value *v = member(dict, usual[k]);
+        if (v && v != dict && count_within(v, &looked) > 0) {
+            ret->dict = v;
+            strcpy(ret->name, usual[k]);
             return 0;
-    TRY(only_dict(dict, count_tensors(dict), ret, e));
-    *ret = *ret ? *ret : dict;
+        }
+    }
+    TRY(only_dict(dict, own, false, ret, e));
+    return ret->dict || own ? 0 : only_dict(dict, own, true, ret, e);
+}
+
+/* Another member of the dict that could be meant as well as the one that is taken: weights' averages, most likely. */
+static void note_another(struct pickle *p, const struct value *dict, const struct choice *taken)
+{
+    char name[VALUE_TEXT];
+    size_t looked = 0;
+    const size_t n = count_within(taken->dict, &looked);
+    for (size_t i = 0; i + 1 < dict->seq.n && looked <= LOOKED_MAX && !p->another[0]; i += 2) {
+        const struct value *key = dict->seq.v[i], *v = dict->seq.v[i + 1];
+        if (key->kind == V_STR && v->kind == V_DICT && v != taken->dict && 2 * count_within(v, &looked) >= n)
+            snprintf(p->another, sizeof p->another, "'%s' is taken, and not '%s'", taken->name, value_name(key, name));
+    }
+}
+
+/* The dict with the tensors: this one, or one in it. */
+static int descend(struct pickle *p, const struct value *dict, const struct value **ret, struct err *e)
+{
+    struct choice in;
+    for (int i = 0; i < NESTED_MAX; i++) {
+        TRY(step_in(dict, &in, e));
+        if (!in.dict)
+            break;
+        note_another(p, dict, &in);
+        dict = in.dict;
+        if (count_tensors(dict))
+            break;
+    }
+    *ret = dict;
     return 0;
 }
 
@@ -101,7 +163,8 @@ static int choose(struct pickle *p, const struct value *top, const char *part, c
                        value_text(top, text));
     const struct value *dict = part ? member(top, part) : NULL;
     p->part_taken = dict && dict->kind == V_DICT; /* else it may be a beginning of names */
-    TRY(descend(p->part_taken ? dict : top, ret, e));
+    if (descend(p, p->part_taken ? dict : top, ret, e) < 0)
+        return part && !p->part_taken ? err_wrap(e, "it has no member '%.60s'", part) : e->code;
     return count_tensors(*ret) ? 0 : no_tensors(*ret, e);
 }
 

@@ -4,7 +4,7 @@
  * passed over as what they are called. Read is one dict of tensors:
  *   - the member `part` of the outermost dict, if that is asked for and is a dict;
  *   - of that, or else of the outermost dict, the member "state_dict", or "model", or the only member that is a dict
- *     with more tensors than the dict itself has;
+ *     with more tensors than the dict itself has, or has such a dict; if that has none itself, of it the same;
  *   - if there is none, the dict itself.
  * Its members that are plain values, or tensors of types that are not taken, are passed over and counted; an object
  * among them could be a tensor in disguise and is refused. */
@@ -21,6 +21,8 @@ struct err;
 
 #define PICKLE_BYTES_MAX ((size_t)256 << 20)
 #define PICKLE_KEY_MAX 31
+/* What takes another part of a file: in messages. */
+#define PICKLE_PART_OPTIONS "--pretrained-part NAME; of predict, generate and convert --part NAME"
 
 struct pickled_tensor {
     struct ckpt_tensor t;             /* data is NULL */
@@ -42,6 +44,7 @@ struct pickle {
     bool part_taken;                  /* it is the member that was asked for */
     size_t passed_over;               /* members of the dict that are none of these, */
     char passed[320];                 /* the first of them, and what it is */
+    char another[400];                /* "'a' is taken, and not 'b'", which is a dict of as many tensors; or empty */
     struct pickled_storage *storages; /* pickle_read_old() alone: as they lie in the file, */
     size_t n_storages;
     size_t used; /* behind so many bytes */

@@ -5,6 +5,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
+#include "worker/weights/pickle_read.h"
 
 struct hit { /* a name whose end is wanted */
     const char *name;
@@ -55,7 +56,7 @@ static int choose(const struct hit *hits, size_t n, struct hit *ret, size_t *ret
     return !other ? 0
                   : err_set(e, ERR_MISMATCH,
                             "names behind '%.*s' and names behind '%.*s' fit this model equally: say which to take "
-                            "(--pretrained-part, trainer convert --part)",
+                            "(" PICKLE_PART_OPTIONS ")",
                             (int)ret->length, ret->name, (int)other->length, other->name);
 }
 

@@ -13,17 +13,20 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "common/base/printable.h"
 #include "worker/ckpt/cursor.h"
+#include "worker/weights/weights_impl.h"
 
 #define INDEX_MAX ((size_t)32 << 20) /* bytes */
 #define TEXT_MAX 1024                /* of a name in it */
 #define FILES_MAX 1024
 #define TENSORS_MAX 262144
-#define SUFFIX ".safetensors"
 
 struct shard {
     char *name;
-    struct safetensors *file;
+    struct weights file; /* no more than weights_open_file() sets */
+    size_t *order;       /* of its tensors by their names */
+    size_t n;
 };
 
 struct entry {
@@ -38,16 +41,45 @@ struct shards {
     size_t n, cap;
 };
 
-static bool is_plain(const char *name)
+static bool ends(const char *name, const char *suffix)
 {
-    const size_t n = strlen(name), m = strlen(SUFFIX);
-    for (const char *c = name; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f || *c == '/')
-            return false;
-    return n > m && n <= NAME_MAX && name[0] != '.' && strcmp(name + n - m, SUFFIX) == 0;
+    const size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
 }
 
-static int open_beside(const char *index, const char *name, struct safetensors **ret, struct err *e)
+static bool is_plain(const char *name)
+{
+    for (const char *c = name; *c; c++)
+        if (printable_byte(*c) != *c || *c == '/')
+            return false;
+    return strlen(name) <= NAME_MAX && name[0] != '.' && (ends(name, ".safetensors") || ends(name, ".bin"));
+}
+
+static const struct ckpt_tensor *tensor_of(const struct shard *s, size_t i)
+{
+    return s->file.source->at(s->file.of, i);
+}
+
+static int by_name_in(const void *a, const void *b, void *of)
+{
+    return strcmp(tensor_of(of, *(const size_t *)a)->name, tensor_of(of, *(const size_t *)b)->name);
+}
+
+/* The number of the tensor of that name; -1: there is none. */
+static int64_t find_in(const struct shard *s, const char *name)
+{
+    size_t low = 0, high = s->n;
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+        if (strcmp(tensor_of(s, s->order[mid])->name, name) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < s->n && strcmp(tensor_of(s, s->order[low])->name, name) == 0 ? (int64_t)s->order[low] : -1;
+}
+
+static int open_beside(const char *index, const char *name, struct shard *ret, struct err *e)
 {
     char path[PATH_MAX];
     const char *slash = strrchr(index, '/');
@@ -56,7 +88,14 @@ static int open_beside(const char *index, const char *name, struct safetensors *
         return err_set(e, ERR_CORRUPT, "the path of '%s' is too long", name);
     if (access(path, F_OK) < 0)
         return err_set(e, ERR_CORRUPT, "%s names the file '%s', which is not there: %s", index, name, strerror(errno));
-    return safetensors_open(ret, path, e);
+    TRY(weights_open_file(&ret->file, path, NULL, e));
+    ret->n = ret->file.source->count(ret->file.of);
+    if (!(ret->order = malloc((ret->n + 1) * sizeof *ret->order)))
+        return err_errno(e, ENOMEM, "%s", path);
+    for (size_t i = 0; i < ret->n; i++)
+        ret->order[i] = i;
+    qsort_r(ret->order, ret->n, sizeof *ret->order, by_name_in, ret);
+    return 0;
 }
 
 /* *ret: which one it is. */
@@ -66,8 +105,9 @@ static int find_shard(struct shards *s, const char *name, size_t *ret, struct er
         if (strcmp(s->shards[*ret].name, name) == 0)
             return 0;
     if (!is_plain(name))
-        return err_set(e, ERR_CORRUPT, "%s names '%.100s', which is no plain name of a .safetensors file beside it",
-                       s->path, name);
+        return err_set(e, ERR_CORRUPT,
+                       "%s names '%.100s', which is no plain name of a .safetensors or .bin file beside it", s->path,
+                       name);
     if (s->n_shards == FILES_MAX)
         return err_set(e, ERR_CORRUPT, "%s names more than %d files", s->path, FILES_MAX);
     TRY(ARRAY_GROW(s->shards, s->cap_shards, s->n_shards + 1, "files of weights", e));
@@ -76,14 +116,14 @@ static int find_shard(struct shards *s, const char *name, size_t *ret, struct er
     if (!new->name)
         return err_errno(e, ENOMEM, "%s", s->path);
     s->n_shards++;
-    return open_beside(s->path, name, &new->file, e);
+    return open_beside(s->path, name, new, e);
 }
 
 static int add_entry(struct shards *s, const char *tensor, const char *file, struct err *e)
 {
     size_t shard = 0;
     TRY(find_shard(s, file, &shard, e));
-    const int i = safetensors_find(s->shards[shard].file, tensor);
+    const int64_t i = find_in(&s->shards[shard], tensor);
     if (i < 0)
         return err_set(e, ERR_CORRUPT, "%s says that '%.100s' is in '%.100s', which has no such tensor", s->path,
                        tensor, file);
@@ -205,7 +245,9 @@ void shards_close(struct shards *s)
     if (!s)
         return;
     for (size_t i = 0; i < s->n_shards; i++) {
-        safetensors_close(s->shards[i].file);
+        if (s->shards[i].file.of)
+            s->shards[i].file.source->close(s->shards[i].file.of);
+        free(s->shards[i].order);
         free(s->shards[i].name);
     }
     free(s->shards);
@@ -220,10 +262,11 @@ size_t shards_count(const struct shards *s)
 
 const struct ckpt_tensor *shards_at(const struct shards *s, size_t i)
 {
-    return safetensors_at(s->shards[s->entries[i].shard].file, s->entries[i].i);
+    return tensor_of(&s->shards[s->entries[i].shard], s->entries[i].i);
 }
 
 int shards_read(struct shards *s, size_t i, void *dst, struct err *e)
 {
-    return safetensors_read(s->shards[s->entries[i].shard].file, s->entries[i].i, dst, NULL, e);
+    struct weights *file = &s->shards[s->entries[i].shard].file;
+    return file->source->read(file->of, s->entries[i].i, dst, e);
 }

@@ -56,6 +56,18 @@ static int rename_all(struct weights *w, const size_t *skip, struct err *e)
     return 0;
 }
 
+static int no_part(const struct weights *w, const char *part, struct err *e)
+{
+    const char *first = w->n ? weights_at(w, 0)->name : "";
+    if (w->pickle && w->pickle->another[0])
+        return err_set(e, ERR_USAGE,
+                       "no member of its dict is called '%.60s' (without a part, %.300s), and no name of a tensor "
+                       "begins so; the first is '%s'",
+                       part, w->pickle->another, first);
+    return err_set(e, ERR_USAGE, "%sno name of a tensor begins with '%.60s'; the first is '%s'",
+                   w->pickle ? "no member of its dict is called so, and " : "", part, first);
+}
+
 /* Names that do not begin with the part, and a dot, are left out. */
 static int keep_part(struct weights *w, const char *part, struct err *e)
 {
@@ -69,11 +81,7 @@ static int keep_part(struct weights *w, const char *part, struct err *e)
         skip[i] = in ? n + dot : SIZE_MAX;
         kept += in;
     }
-    const int rc = kept ? rename_all(w, skip, e)
-                        : err_set(e, ERR_USAGE,
-                                  "no member of its dict is called '%.60s', and no name of a tensor begins so; the "
-                                  "first is '%s'",
-                                  part, w->n ? weights_at(w, 0)->name : "");
+    const int rc = kept ? rename_all(w, skip, e) : no_part(w, part, e);
     free(skip);
     return rc;
 }
@@ -83,6 +91,7 @@ int weights_open(struct weights **ret, const char *path, const char *part, struc
     struct weights *w = calloc(1, sizeof *w);
     if (!w)
         return err_errno(e, ENOMEM, "%s", path);
+    w->asked = part != NULL;
     int rc = weights_open_path(w, path, part, e);
     if (rc == 0 && part && w->ckpt)
         rc = err_set(e, ERR_USAGE, "%s is a checkpoint of trainer's, which has no part '%.60s'", path, part);
@@ -142,8 +151,23 @@ const cJSON *weights_meta(const struct weights *w)
 
 size_t weights_passed_over(const struct weights *w, const char **ret_first)
 {
-    *ret_first = w->pickle ? w->pickle->passed : "";
-    return w->pickle ? w->pickle->passed_over : 0;
+    *ret_first = w->passed ? w->passed : "";
+    return w->passed_over;
+}
+
+const char *weights_another(const struct weights *w)
+{
+    return w->pickle && !w->asked ? w->pickle->another : "";
+}
+
+const char *weights_made_of(const struct weights *w, const char **ret_name)
+{
+    const char *what = NULL;
+    for (size_t i = 0; !what && i < weights_count(w); i++) {
+        *ret_name = weights_at(w, i)->name;
+        what = foreign_is_made_of(*ret_name);
+    }
+    return what;
 }
 
 size_t weights_count(const struct weights *w)

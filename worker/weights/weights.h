@@ -24,12 +24,18 @@ int weights_drop_wrappers(struct weights *w, struct err *e);
  * behind which fewer lie is none. ERR_MISMATCH names two. */
 int weights_choose_prefix(struct weights *w, const char *const *wanted, size_t n, size_t least, const char **ret_prefix,
                           struct err *e);
-/* Members of a .pth file's dict that are no tensors that can be taken: how many; *ret_first: the first of them. */
+/* Members of a .pth file's dict, or tensors of a .safetensors file, that are no tensors that can be taken: how many;
+ * *ret_first: the first of them. */
 size_t weights_passed_over(const struct weights *w, const char **ret_first);
+/* "'a' is taken, and not 'b'" of a file with several models, if no part was asked for; else "". */
+const char *weights_another(const struct weights *w);
 /* A checkpoint that keeps moving averages (--ema) gives those from now on, under the names of what they average.
  * Others: no effect. */
 void weights_take_averages(struct weights *w);
 bool weights_has_averages(const struct weights *w);
+/* NULL; or, if tensors of the file stand for others (pruning, adapters): what they are and the remedy (foreign.h), and
+ * *ret_name, the first of them. */
+const char *weights_made_of(const struct weights *w, const char **ret_name);
 void weights_close(struct weights *w);              /* NULL allowed */
 const cJSON *weights_meta(const struct weights *w); /* of a checkpoint's manifest; NULL for a bare file */
 size_t weights_count(const struct weights *w);

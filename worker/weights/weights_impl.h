@@ -24,7 +24,10 @@ struct weights {
     void *of;                    /* and the open file */
     struct ckpt *ckpt;           /* whose file that is; NULL: a bare one */
     const struct pickle *pickle; /* of a .pth file */
+    size_t passed_over;          /* what of the file is not taken, */
+    const char *passed;          /* and the first of it; NULL: nothing is */
     bool averages;               /* of ckpt, where it has any */
+    bool asked;                  /* for a part of it */
     struct view *view;           /* NULL: all tensors, as they are called */
     size_t n;                    /* of view, or of all */
     size_t *by_name;             /* sorted numbers of tensors */
@@ -49,5 +52,7 @@ struct packed {
 
 /* Which kind of file it is, and open that. On failure weights_close() undoes it. */
 int weights_open_path(struct weights *w, const char *path, const char *part, struct err *e);
+/* The same of a file: .source, .of, .pickle and what is passed over are set. */
+int weights_open_file(struct weights *w, const char *path, const char *part, struct err *e);
 
 #endif

@@ -96,10 +96,12 @@ static int open_torch(struct weights *w, bool old, const char *path, const char 
     else
         OPEN(torch_zip, path, part);
     w->pickle = old ? torch_old_pickle(w->of) : torch_zip_pickle(w->of);
+    w->passed_over = w->pickle->passed_over;
+    w->passed = w->pickle->passed;
     return 0;
 }
 
-static int open_file(struct weights *w, const char *path, const char *part, struct err *e)
+int weights_open_file(struct weights *w, const char *path, const char *part, struct err *e)
 {
     unsigned char head[PICKLE_OLD_HEAD] = {0};
     FILE *f = NULL;
@@ -127,15 +129,17 @@ static int open_file(struct weights *w, const char *path, const char *part, stru
     TRY(safetensors_open(&file, path, e));
     w->source = &source_bare;
     w->of = file;
+    w->passed_over = safetensors_passed_over(file, &w->passed);
     return 0;
 }
 
 /* A folder of Hugging Face's: its file of weights. */
 static bool has_bare_file(const char *dir, char file[PATH_MAX])
 {
-    static const char *const names[] = {"manifest.json", "config.json", "model.safetensors",
-                                        "model.safetensors.index.json", "pytorch_model.bin"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const names[] = {"manifest.json",     "config.json",
+                                        "model.safetensors", "model.safetensors.index.json",
+                                        "pytorch_model.bin", "pytorch_model.bin.index.json"};
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++) {
         if (snprintf(file, PATH_MAX, "%s/%s", dir, names[i]) >= PATH_MAX)
             return false;
         const bool there = access(file, F_OK) == 0;
@@ -154,11 +158,11 @@ int weights_open_path(struct weights *w, const char *path, const char *part, str
     if (stat(path, &st) < 0)
         return err_set(e, ERR_USAGE, "no weights found at '%s': %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode) && has_bare_file(path, file))
-        TRY(open_file(w, file, part, e));
+        TRY(weights_open_file(w, file, part, e));
     else if (S_ISDIR(st.st_mode) || pointer_read(path) >= 0)
         TRY(open_checkpoint(w, path, e));
     else
-        TRY(open_file(w, path, part, e));
+        TRY(weights_open_file(w, path, part, e));
     w->n = w->source->count(w->of);
     return 0;
 }

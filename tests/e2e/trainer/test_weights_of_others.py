@@ -18,6 +18,7 @@ from support import TRAINER, has_sanitizer, run
 from tensors import load, newest, save
 from test_convert import tensor
 
+LAST = "fc."
 W, V = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(4, dtype=np.float32)
 
 
@@ -83,14 +84,39 @@ def test_the_one_dict_of_tensors_is_taken_and_of_two_the_one_that_is_named(tmp_p
     src, other = tmp_path / "a.pth", {"u": floats(V)}
     assert is_model(convert(pth(src, {"net": a_dict(model()), "epoch": 3, "loss": floats(V), "optimizer": a_dict({"state": a_dict({"0": a_dict(other)})})}), tmp_path))
     assert is_model(convert(pth(src, {"state_dict": a_dict(model()), "state_dict_ema": a_dict(other)}), tmp_path))
+    said = run(TRAINER, "convert", src, tmp_path / "out.safetensors").stderr
+    assert "the file has several models: 'state_dict' is taken, and not 'state_dict_ema' (--part NAME takes the other)" in said, said
+    assert "several" not in run(TRAINER, "convert", "--part", "state_dict", src, tmp_path / "out.safetensors").stderr
+    said = convert(src, tmp_path, "--part", "nope", code=2)
+    assert "no member of its dict is called 'nope' (without a part, 'state_dict' is taken, and not 'state_dict_ema'), and no name of a tensor begins so; the first is 'w'" in said, said
     assert convert(src, tmp_path, "--part", "state_dict_ema").keys() == {"u"}
     pth(src, {"student": a_dict(model()), "teacher": a_dict(other)})
     said = convert(src, tmp_path, code=65)
-    assert "both 'student' and 'teacher' in it are dicts of tensors" in said and "trainer convert --part" in said
+    assert "both 'student' and 'teacher' in it are dicts of tensors" in said and "of predict, generate and convert --part NAME" in said
+    said = convert(src, tmp_path, "--part", "nope", code=65)
+    assert "it has no member 'nope': both 'student' and 'teacher' in it are dicts of tensors" in said, said
     assert convert(src, tmp_path, "--part", "teacher").keys() == {"u"}
-    assert "no member of its dict is called 'nobody', and no name of a tensor begins so" in convert(pth(src, model()), tmp_path, "--part", "nobody", code=2)
+    assert "no member of its dict is called so, and no name of a tensor begins with 'nobody'; the first is 'w'" in convert(pth(src, model()), tmp_path, "--part", "nobody", code=2)
     p = run(TRAINER, "convert", pth(src, {"a": {"b": 1}, **model(n=3, mask=None)}), tmp_path / "out.safetensors")
-    assert p.returncode == 0 and is_model(load(tmp_path / "out.safetensors")) and "3 members of the dict are no tensors that can be taken: 'a', a dict" in p.stderr, p.stderr
+    assert p.returncode == 0 and is_model(load(tmp_path / "out.safetensors")) and "3 members of the file are no tensors that can be taken: 'a', a dict" in p.stderr, p.stderr
+
+
+@pytest.mark.parametrize("nested", [{"model": {"state_dict": 0, "epoch": 3}}, {"checkpoint": {"model": 0}}, {"a": {"state_dict": 0, "ema": None}}, {"state_dict": {"model": 0}, "optimizer": {"state": {"0": 1}}},
+                                    {"state": {"net": 0}, "optimizer": {"state": {"0": {"step": 1}}}}], ids=str)
+def test_dicts_in_dicts_are_opened_until_the_tensors_come(nested, tmp_path):
+    def opcodes(v):
+        return v if not isinstance(v, dict) and v not in (0, 1) or v is None else a_dict(model()) if v == 0 else a_dict({"momentum": floats(V)}) if v == 1 else a_dict({k: opcodes(x) for k, x in v.items()})
+    assert is_model(convert(pth(tmp_path / "a.pth", opcodes(nested)), tmp_path))
+
+
+def test_types_that_are_no_weights(tmp_path):
+    header = json.dumps({"mask": {"dtype": "BOOL", "shape": [4], "data_offsets": [0, 4]}, "w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [4, 28]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\1" * 4 + W.tobytes())
+    p = run(TRAINER, "convert", tmp_path / "a.safetensors", tmp_path / "out.safetensors")
+    assert p.returncode == 0 and "1 members of the file are no tensors that can be taken: 'mask', of type BOOL" in p.stderr and load(tmp_path / "out.safetensors").keys() == {"w"}, p.stderr
+    header = header.replace(b"BOOL", b"F8_E5M2")
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\1" * 4 + W.tobytes())
+    assert "tensor 'mask' is of type 'F8_E5M2', which is not read: save it as F32, F16 or BF16" in convert(tmp_path / "a.safetensors", tmp_path, code=65)
 
 
 def test_what_wrappers_put_before_names_is_dropped(tmp_path):
@@ -160,7 +186,7 @@ def test_an_index_names_files_beside_it_and_each_tensor_once(tmp_path):
     assert is_model(convert(index, tmp_path)) and is_model(convert(d, tmp_path))
     save(tmp_path / "out of it.safetensors", first)
     for weight_map, says in (({"w": "../out of it.safetensors"}, "'../out of it.safetensors', which is no plain name"), ({"w": str(tmp_path / "out of it.safetensors")}, "which is no plain name"),
-                             ({"w": "model.bin"}, "which is no plain name"), ({"w": ".safetensors"}, "which is no plain name"), ({"w": "gone.safetensors"}, "'gone.safetensors', which is not there"),
+                             ({"w": "model.npz"}, "which is no plain name"), ({"w": ".safetensors"}, "which is no plain name"), ({"w": "gone.safetensors"}, "'gone.safetensors', which is not there"),
                              ({"w": "b.safetensors"}, "'w' is in 'b.safetensors', which has no such tensor"), ('{"weight_map": {"w": "a.safetensors", "w": "c.safetensors"}}', "'w' twice"),
                              ('{"weight_map": {"w": "a.safetensors", "w": "a.safetensors"}}', "'w' twice"), ({}, "no index of weights"), ("{}", "no index of weights"), ("{" * 1000, "no index of weights"),
                              ('{"weight_map": [' + "[]," * 1000 + "[]]}", "no index of weights"), ('{"weight_map": {"w": 3}}', "no index of weights"), ({"w": "a.safetensors", "x\x1b": "a.safetensors"}, "no such tensor")):
@@ -170,6 +196,19 @@ def test_an_index_names_files_beside_it_and_each_tensor_once(tmp_path):
     assert "a.safetensors" in convert(shards(d, {"w": "a.safetensors"}), tmp_path, code=65)
     os.mkfifo(d / "p.safetensors")
     assert "not a regular file" in convert(shards(d, {"w": "p.safetensors"}), tmp_path, code=65)
+
+
+def test_an_index_of_files_of_torchs(tmp_path):
+    d = tmp_path / "m"
+    d.mkdir()
+    pth(d / "pytorch_model-00001-of-00002.bin", {"w": floats(W)})
+    old_pth(d / "pytorch_model-00002-of-00002.bin", {"v": floats(V)})
+    (d / "config.json").write_text("{}")
+    index = d / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": "pytorch_model-00001-of-00002.bin", "v": "pytorch_model-00002-of-00002.bin"}}))
+    assert is_model(convert(index, tmp_path)) and is_model(convert(d, tmp_path))
+    (d / "pytorch_model-00002-of-00002.bin").write_bytes(index.read_bytes())  # no index of indexes
+    assert "is no file of weights" in convert(index, tmp_path, code=65)
 
 
 @pytest.fixture(scope="module")
@@ -203,3 +242,42 @@ def test_what_stands_before_most_of_the_models_names_is_left_out(trained, tmp_pa
     said = begun(trained, tmp_path, {"other." + str(i): W for i in range(3)}, code=78)
     assert "it has none of the" in said and "its first is 'other.0': is it of another --arch?" in said, said
     begun(trained, tmp_path, two, "--pretrained-part", "teacher")
+
+
+@pytest.mark.parametrize("names, says", [
+    (lambda k: [k + "_orig", k + "_mask"] if k.endswith("weight") else [k], "of pruning"), (lambda k: [k[:-6] + "weight_g", k[:-6] + "weight_v"] if k == "fc.weight" else [k], "of weight_norm: torch.nn.utils.remove_weight_norm() first"),
+    (lambda k: [k[:-6] + "parametrizations.weight.original0"] if k.endswith("weight") else [k], "of a parametrization"), (lambda k: ["base_model.model." + k[:-6] + "lora_A.weight"] if k.endswith("weight") else [], "of an adapter (LoRA): merge_and_unload() first"),
+    (lambda k: [k[:-6] + "_packed_params"] if k == "fc.weight" else [k], "of a quantized model")], ids=["prune", "weight_norm", "parametrize", "lora", "quantized"])
+def test_tensors_that_stand_for_others_are_called_what_they_are(trained, tmp_path, names, says):
+    said = begun(trained, tmp_path, {n: v for k, v in trained[1].items() for n in names(k)}, code=78)
+    assert says in said and "--arch?" not in said, said
+
+
+def test_counters_of_batches_are_never_told(trained, tmp_path):
+    """Each ResNet of Hugging Face has them under its own names."""
+    said = begun(trained, tmp_path, {**trained[1], "resnet.embedder.normalization.num_batches_tracked": np.float32(3)})
+    assert "left out" not in said, said
+
+
+def test_a_random_last_layer_is_not_evaluated(trained, shapes, tmp_path):
+    last = {k: v for k, v in trained[1].items() if k.startswith(LAST)}
+    assert len(last) == 2
+    rest = {k: v for k, v in trained[1].items() if k not in last}
+    command = [a for a in trained[0] if a not in ("--max-steps", 1)]
+    for tensors, says in ((rest | {k: np.concatenate([v, v]) for k, v in last.items()}, "it is of 8 classes ('" + LAST), (rest, "it has no last layer ('" + LAST)):
+        save(tmp_path / "w.safetensors", {k: v for k, v in tensors.items() if v.dtype != np.int64})
+        p = run(*command, "--evaluate", "--test-data", command[command.index("--train-data") + 1], "--pretrained", tmp_path / "w.safetensors")
+        assert p.returncode == 78 and says in p.stderr and "4 classes are asked for here: a random layer would answer" in p.stderr and "another --arch" not in p.stderr, p.stderr
+
+
+def test_predict_takes_a_part_and_says_what_it_did_not_take(trained, shapes, tmp_path):
+    picture = next((shapes(28, 64, 40, 4) / "val").glob("*/*"))
+    def of(*options):
+        p = run(TRAINER, "predict", "--checkpoint", tmp_path / "w.safetensors", "--arch", "convnet", "--device", "ref", *options, picture)
+        return p.returncode, p.stderr, p.stdout
+    save(tmp_path / "w.safetensors", {who + k: v * scale for who, scale in (("student.", 1), ("teacher.", 2)) for k, v in trained[1].items() if v.dtype != np.int64})
+    code, said, _ = of()
+    assert code == 78 and "say which to take (--pretrained-part NAME; of predict, generate and convert --part NAME)" in said and said.count("\n") == 1 and "--arch?" not in said, said
+    student, teacher = of("--part", "student"), of("--part", "teacher")
+    assert student[0] == teacher[0] == 0 and student[2] != teacher[2]
+    assert of("--part", "nobody")[0] == 2

@@ -170,9 +170,35 @@ static void malformed_headers_are_refused_with_a_reason(void **state)
     refuse(state, "{\"a\":" T("F32", "[1.5]", "[0,6]") "}", 6, ERR_CORRUPT, "whole numbers");
     refuse(state, "{\"a\":" T("F32", "[-1]", "[0,4]") "}", 4, ERR_CORRUPT, "whole numbers");
     refuse(state, "{\"a\":" T("F32", "[1e300]", "[0,4]") "}", 4, ERR_CORRUPT, "whole numbers");
-    refuse(state, "{\"a\":" T("BOOL", "[1]", "[0,1]") "}", 1, -ENOTSUP, "'BOOL'");
+    refuse(state, "{\"a\":" T("BOOL", "[1]", "[0,1]") "}", 2, ERR_CORRUPT, "holds 2 bytes of data");
+    refuse(state, "{\"a\":" T("I16", "[1]", "[0,1]") "}", 1, ERR_CORRUPT, "needs 2 bytes");
+    refuse(state, "{\"a\":" T("F8_E4M3", "[1]", "[0,1]") "}", 1, ERR_REFUSED, "'F8_E4M3', which is not read");
     refuse(state, "{\"a\":" T("U8", "[1,1,1,1,1]", "[0,1]") "}", 1, ERR_CORRUPT, "more than 4 dimensions");
     refuse(state, "{\"\":" T("U8", "[1]", "[0,1]") "}", 1, ERR_CORRUPT, "0 bytes");
+}
+
+static void types_that_no_weights_are_of_are_passed_over(void **state)
+{
+    const char *path = scratch(state, "a.safetensors"), *first = NULL;
+    const char header[] =
+        "{\"mask\":" T("BOOL", "[3]", "[0,3]") ",\"w\":" T("U8", "[2]", "[3,5]") ",\"n\":" T("I16", "[]", "[5,7]") "}";
+    const uint64_t n = strlen(header);
+    char file[512] = {0};
+    memcpy(file, &n, 8);
+    memcpy(file + 8, header, n);
+    memcpy(file + 8 + n, "\1\1\1\2\3\4\4", 7);
+    scratch_write(path, file, 8 + n + 7);
+    struct safetensors *s = NULL;
+    struct err e = {0};
+    uint8_t w[2];
+    assert_int_equal(safetensors_open(&s, path, &e), 0);
+    assert_int_equal(safetensors_count(s), 1);
+    assert_int_equal(safetensors_passed_over(s, &first), 2);
+    assert_string_equal(first, "'mask', of type BOOL");
+    assert_int_equal(safetensors_find(s, "mask"), -1);
+    assert_int_equal(safetensors_read(s, (size_t)safetensors_find(s, "w"), w, NULL, &e), 0);
+    assert_memory_equal(w, "\2\3", 2);
+    safetensors_close(s);
 }
 
 static void offsets_must_fit_shapes_and_the_file(void **state)
@@ -300,6 +326,7 @@ int main(void)
         CASE(tensors_that_cannot_be_stored_are_refused_and_leave_no_file),
         CASE(an_existing_file_is_not_overwritten),
         CASE(malformed_headers_are_refused_with_a_reason),
+        CASE(types_that_no_weights_are_of_are_passed_over),
         CASE(offsets_must_fit_shapes_and_the_file),
         CASE(an_entry_that_is_longer_than_any_tensors_is_refused),
         CASE(foreign_and_short_files_are_refused),
