@@ -8,6 +8,7 @@
 
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/job/exitcode.h"
 #include "worker/cli/cli.h"
 #include "worker/config/config.h"
@@ -19,6 +20,7 @@
 #include "worker/program/program.h"
 #include "worker/run/rate.h"
 #include "worker/session/forecast.h"
+#include "worker/session/hints.h"
 #include "worker/session/session.h"
 
 #define MIB (1024.0 * 1024)
@@ -136,8 +138,8 @@ static int print_spread(const struct dataset *d, size_t *counts, struct err *e)
         order[i] = &counts[i];
     qsort(order, (size_t)d->classes, sizeof *order, by_count);
     const size_t *least = order[0], *most = order[d->classes - 1];
-    printf("  of a class: %zu (%s) to %zu (%s), half of the classes have up to %zu\n", *least,
-           d->class_names[least - counts], *most, d->class_names[most - counts], *order[(d->classes - 1) / 2]);
+    printable_line(stdout, "  of a class: %zu (%s) to %zu (%s), half of the classes have up to %zu", *least,
+                   d->class_names[least - counts], *most, d->class_names[most - counts], *order[(d->classes - 1) / 2]);
     free(order);
     return 0;
 }
@@ -155,7 +157,7 @@ static int print_classes(struct dataset *d, bool all, struct err *e)
     const int rc = print_spread(d, counts, e);
     const int shown = all || d->classes <= CLASSES_SHOWN ? d->classes : CLASSES_SHOWN;
     for (int i = 0; rc == 0 && i < shown; i++)
-        printf("  %8zu  %s\n", counts[i], d->class_names[i]);
+        printable_line(stdout, "  %8zu  %s", counts[i], d->class_names[i]);
     if (rc == 0 && shown < d->classes)
         printf("  and %d classes more (--all-classes)\n", d->classes - shown);
     free(counts);
@@ -166,10 +168,12 @@ static int print_set(const char *option, const char *path, struct dataset *d, bo
 {
     if (!d)
         return 0;
-    printf("%s %s: %s, %zu %s", option, path, d->ops->name, d->n, d->length ? "sequences" : "images");
-    printf(d->length ? "\n" : ", %d classes\n", d->classes);
+    if (d->length)
+        printable_line(stdout, "%s %s: %s, %zu sequences", option, path, d->ops->name, d->n);
+    else
+        printable_line(stdout, "%s %s: %s, %zu images, %d classes", option, path, d->ops->name, d->n, d->classes);
     if (d->left_out)
-        printf("  %s\n", d->left_out);
+        printable_line(stdout, "  %s", d->left_out);
     if (d->length || !d->class_names)
         return 0;
     if (d->ops->label)
@@ -218,10 +222,13 @@ static int print_model(void *ctx, struct session *s, struct err *e)
 {
     const struct summary_config *c = ctx;
     char samples[64];
-    printf("%s: %zu parameters trained, %zu frozen, %d %s, %s\n\n", c->train.arch, program_trainable(s->whole),
-           program_frozen(s->whole), s->whole->classes, c->train.length ? "numbers of tokens" : "classes",
-           train_config_samples(&c->train, samples));
+    printable_line(stdout, "%s: %zu parameters trained, %zu frozen, %d %s, %s", c->train.arch,
+                   program_trainable(s->whole), program_frozen(s->whole), s->whole->classes,
+                   c->train.length ? "numbers of tokens" : "classes", train_config_samples(&c->train, samples));
+    putchar('\n');
     print_layers(s->whole);
+    if (c->train.train_data)
+        hints_tell_part(s->train_set, c->train.train_data);
     TRY(print_set("--train-data", c->train.train_data, s->train_set, c->classes, e));
     return print_set("--test-data", c->train.test_data, s->test_set, c->classes, e);
 }

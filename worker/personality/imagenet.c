@@ -124,12 +124,36 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* --pretrained is a switch of PyTorch's example, and has a value here: an option or DIR that stands behind it is no
+ * file of weights. */
+static int check_pretrained(const struct imagenet *c, bool has_dir, struct err *e)
+{
+    char train[4096];
+    const char *file = c->train.pretrained;
+    if (!file)
+        return 0;
+    if (file[0] == '-')
+        return err_set(e, ERR_USAGE,
+                       "--pretrained takes a file of weights, '%s' is an option: save those of torchvision in Python "
+                       "(torch.save(resnet50(weights='DEFAULT').state_dict(), 'w.pth')), then --pretrained w.pth",
+                       file);
+    snprintf(train, sizeof train, "%s/train", file);
+    if (!has_dir && is_folder(train))
+        return err_set(e, ERR_USAGE,
+                       "--pretrained takes a file of weights, '%s' is a folder of data: save those of torchvision in "
+                       "Python (torch.save(resnet50(weights='DEFAULT').state_dict(), 'w.pth')), then --pretrained "
+                       "w.pth %s",
+                       file, file);
+    return 0;
+}
+
 /* DIR/train and DIR/val, as torchvision's ImageFolder is given them. */
 static int choose_data(struct imagenet *c, const struct personality_args *a, struct err *e)
 {
     struct train_config *t = &c->train;
     const int first = a->result->first_operand, n = a->argc - first;
     const char *dir = n > 0 ? a->argv[first] : "imagenet";
+    TRY(check_pretrained(c, n > 0, e));
     if (n > 1)
         return err_set(e, ERR_USAGE, "unexpected argument '%s': one folder that holds train and val is taken",
                        a->argv[first + 1]);

@@ -175,6 +175,7 @@ static int open_first(struct forecast_base *b, const struct train_config *cfg, s
     struct gpu_choice choice = {.list = cfg->gpus};
     session_begin(s, cfg, 0, b->local_world, (b->world + b->local_world - 1) / b->local_world);
     s->leads = true; /* it says what is odd about the data */
+    s->looks_only = true;
     TRY(session_open_data(s, e));
     s->leads = false;
     TRY(session_open_device(s, &choice, e));

@@ -15,27 +15,33 @@
 #include "worker/session/session.h"
 #include "worker/session/session_build.h"
 
-static bool is_part(const char *name)
+/* Do the pictures of the first class lie in folders of it? */
+static bool is_nested(const struct dataset *d, const char *root)
 {
-    static const char *const parts[] = {"train", "training", "val", "valid", "validation", "test", "testing", "eval"};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (strcasecmp(name, parts[i]) == 0)
-            return true;
-    return false;
+    const char *name = d->n ? d->ops->sample_name((struct dataset *)d, 0) : "";
+    const size_t n = strlen(root);
+    name = strncmp(name, root, n) == 0 ? name + n : "";
+    int slashes = 0;
+    for (const char *c = name + strspn(name, "/"); *c; c++)
+        slashes += *c == '/';
+    return slashes > 1;
 }
 
-const char *hints_part_to_train_on(const struct dataset *d)
+const char *hints_part_to_train_on(const struct dataset *d, const char *root)
 {
     const char *found = NULL;
+    int parts = 0;
     if (strcmp(d->ops->name, "folder") != 0)
         return NULL;
     for (int i = 0; i < d->classes; i++) {
-        if (!is_part(d->class_names[i]))
-            return NULL;
-        if (strncasecmp(d->class_names[i], "train", 5) == 0)
+        const bool is_part = dataset_is_part(d->class_names[i], strlen(d->class_names[i]));
+        parts += is_part;
+        if (is_part && strncasecmp(d->class_names[i], "train", 5) == 0)
             found = d->class_names[i];
     }
-    return found;
+    if (d->classes == 1 && is_nested(d, root)) /* as archives are unpacked: flowers/flowers/rose */
+        return d->class_names[0];
+    return parts > 1 || parts == d->classes ? found : NULL;
 }
 
 /* "'train', 'val'" */
@@ -45,6 +51,15 @@ static const char *class_list(const struct dataset *d, char *out, size_t cap)
     for (int i = 0; i < d->classes && at < cap; i++)
         at += (size_t)snprintf(out + at, cap - at, "%s'%s'", i > 0 ? ", " : "", d->class_names[i]);
     return out;
+}
+
+void hints_tell_part(const struct dataset *d, const char *root)
+{
+    const char *part = hints_part_to_train_on(d, root);
+    char classes[160];
+    if (part)
+        log_warn("data", "--train-data %s: its classes are %s: is --train-data %s/%s meant?", root,
+                 class_list(d, classes, sizeof classes), root, part);
 }
 
 /* What some policies of the rate, or optimizers, do not read. */
@@ -144,16 +159,12 @@ void hints_tell(const struct session *s, double most_rate)
 {
     const struct train_config *cfg = s->cfg;
     const struct sampler order = session_order(s, true);
-    const char *part = hints_part_to_train_on(s->train_set);
-    char classes[160];
     if (cfg->evaluate)
         return;
     tell_useless(cfg);
     tell_rate(s, most_rate, (double)order.batch);
     tell_few_values(s);
-    if (part)
-        log_warn("data", "--train-data %s: its classes are %s: is --train-data %s/%s meant?", cfg->train_data,
-                 class_list(s->train_set, classes, sizeof classes), cfg->train_data, part);
+    hints_tell_part(s->train_set, cfg->train_data);
     if ((size_t)cfg->batch_size > order.batch)
         log_warn(
             "data",

@@ -41,7 +41,8 @@ struct session {
     int rank;                  /* of layout.world: what this process is called; it takes part */
     struct layout_ranks batch; /* the ranks that a batch is spread over, this one among them */
     struct ownership own;
-    bool leads; /* speaks for the run: console, logs, metrics */
+    bool leads;      /* speaks for the run: console, logs, metrics */
+    bool looks_only; /* a forecast's: nothing is written, nor made beside the data */
     int local_world, nodes;
     int threads, loader_threads;
     bool writes;         /* checkpoints */

@@ -72,7 +72,7 @@ static int choose_format(const struct train_config *cfg, enum dataset_kind *ret,
 
 static int one_class(const struct session *s, struct err *e)
 {
-    const char *path = s->cfg->train_data, *part = hints_part_to_train_on(s->train_set);
+    const char *path = s->cfg->train_data, *part = hints_part_to_train_on(s->train_set, path);
     if (part)
         return err_set(e, ERR_DATA, "--train-data %s holds one class, '%s': is --train-data %s/%s meant?", path, part,
                        path, part);
@@ -96,6 +96,7 @@ int session_open_data(struct session *s, struct err *e)
         .length = cfg->length,
         .vocabulary = cfg->vocabulary,
         .token_bytes = (int)cfg->token_bytes,
+        .makes_nothing = s->looks_only,
     };
     TRY(choose_format(cfg, &o.kind, e));
     TRY(trains ? open_set(s, &s->train_set, "--train-data", cfg->train_data, &o, e)

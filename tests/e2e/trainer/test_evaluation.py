@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from support import CRUN, TRAINER, run
+from tensors import load, save
 
 
 def command(data, *args):
@@ -166,6 +167,70 @@ def test_names_are_printed_without_control_bytes(data, trained, tmp_path):
     assert p.returncode == 65 and f"'{tmp_path}/?[31mred?new.jpg' cannot be used" in p.stderr and "\x1b" not in p.stderr
     p = run(*command(data, "--train-data", tmp_path / "\x1b[2Jgone"))
     assert p.returncode == 65 and f"'{tmp_path}/?[2Jgone' does not exist" in p.stderr and "\x1b" not in p.stderr
+
+
+def test_no_command_prints_a_control_byte_of_a_name(data, trained, tmp_path):
+    odd, weights = tmp_path / "a\x1b[31m\tb", next(trained.glob("step-*")) / "model.safetensors"
+    for part in "train", "val":
+        for i, kind in enumerate(sorted((data / part).iterdir())):
+            (odd / part).mkdir(parents=True, exist_ok=True)
+            os.symlink(kind, odd / part / f"{i}\x1b]0;x\x07")
+    (tmp_path / "names").write_text("a\x1b[2J\nb\tc\nd\n")
+    picture = next((data / "val").glob("*/*"))
+    (odd / "n.net").write_text(run(TRAINER, "--print-model", "--arch", "convnet").stdout)
+    few = [TRAINER, "--train-data", odd / "train", "--test-data", odd / "val", "--arch", "convnet", "--batch-size", 48, "--device", "ref"]
+    for args in ([TRAINER, "summary", *few[1:]], [TRAINER, "plan", *few[1:]], [*few, "--num-epochs", 1, "--checkpoint-dir", odd / "ck"], [*few, "--num-epochs", 1, "--checkpoint-dir", odd / "ck", "--if-checkpoint", "aside"],
+                 [*few, "--evaluate", "--pretrained", weights, "--report", odd / "r"], [TRAINER, "predict", "--checkpoint", weights, "--arch", "convnet", "--device", "ref", "--class-names", tmp_path / "names", picture],
+                 [TRAINER, "predict", "--checkpoint", odd / "ck", "--device", "ref", odd / "val"], [TRAINER, "convert", weights, odd / "w.pth"], [TRAINER, "make-db", "--src", odd / "val", "--dst", odd / "db"],
+                 [TRAINER, "make-data", "text", "--text", odd / "val/none", "--out", odd / "t"], [TRAINER, "plot", odd / "none"], [TRAINER, "odd\x1b"], [TRAINER, "predict", "--checkpoint", weights, "--arch", "convnet", "--device", "ref", odd / "ck"]):
+        p = run(*args)
+        assert not (found := re.findall(r"[\x00-\x09\x0b\x0c\x0e-\x1f\x7f]", (p.stdout + p.stderr).replace("\x1b[K", ""))), (args, found, p.stdout, p.stderr)
+        assert ("?" in p.stdout + p.stderr or args[1] == "plan") and p.returncode in (0, 2, 65), (args, p.returncode, p.stderr)
+
+
+def test_a_model_that_makes_no_number_of_a_picture_is_told(data, trained, tmp_path):
+    tensors = load(next(trained.glob("step-*")) / "model.safetensors")
+    save(tmp_path / "w.safetensors", {k: np.full_like(v, np.nan) if k == "fc.bias" else v for k, v in tensors.items() if v.dtype != np.int64})
+    p = run(TRAINER, "predict", "--checkpoint", tmp_path / "w.safetensors", "--arch", "convnet", "--device", "ref", next((data / "val").glob("*/*")))
+    assert p.returncode == 65 and "the model's answer for class 0 is nan" in p.stderr and "%" not in p.stdout, (p.stdout, p.stderr)
+
+
+def test_classes_without_a_mistake_are_not_the_weakest(data, tmp_path):
+    out = tmp_path / "ck"
+    p = run(*command(data, "--test-data", data / "train", "--num-epochs", 12, "--lr", 0.05, "--checkpoint-dir", out))
+    assert p.returncode == 0, p.stderr
+    p = run(*command(data, "--test-data", data / "train", "--evaluate", "--resume", out, "--report", tmp_path / "r"))
+    wrong = [r["class"] for r in rows(tmp_path / "r/classes.csv") if r["right"] != r["images"]]
+    said = re.search(r"; (the weakest classes: .*|every image is right)$", p.stderr, re.M)[1]
+    assert "100.0 %" not in said and said.count(" %") == len(wrong) and (wrong or said == "every image is right"), said
+    assert "evaluates the model of step 72\n" in p.stderr and "resumed from" not in p.stderr
+
+
+def test_predict_looks_at_pictures_of_the_size_that_is_asked_for(data, shapes, tmp_path):
+    small = shapes(28, 96, 30, 3)
+    p = run(TRAINER, "--train-data", small / "train", "--arch", "resnet18", "--image-size", 32, "--batch-size", 32, "--max-steps", 1, "--device", "cpu", "--checkpoint-dir", tmp_path)
+    assert p.returncode == 0, p.stderr
+    picture = next((small / "val").glob("*/*"))
+    of = {n: run(TRAINER, "predict", "--checkpoint", tmp_path, "--device", "cpu", *(["--image-size", n] if n else []), picture) for n in (0, 32, 64)}
+    assert of[0].stdout == of[32].stdout != of[64].stdout and all(not p.stderr and p.returncode == 0 for p in of.values()), of
+
+
+@pytest.mark.parametrize("make", [lambda root: root / "db", lambda root: root / "one.lmdb"], ids=["folder", "file"])
+def test_summary_makes_no_lock_beside_an_lmdb(data, tmp_path, make):
+    lmdb = pytest.importorskip("lmdb")
+    run(TRAINER, "make-db", "--src", data / "train", "--dst", tmp_path / "db")
+    path = make(tmp_path)
+    if path.suffix:
+        with lmdb.open(str(tmp_path / "db"), readonly=True).begin() as a, lmdb.open(str(path), subdir=False, map_size=1 << 26).begin(write=True) as b:
+            for k, v in a.cursor():
+                b.put(k, v)
+        (tmp_path / "classes.txt").write_bytes((tmp_path / "db/classes.txt").read_bytes())
+    for lock in [*tmp_path.rglob("lock.mdb"), *tmp_path.rglob("*-lock")]:
+        lock.unlink()
+    before = snapshot(tmp_path)
+    for verb in "summary", "plan":
+        p = run(TRAINER, verb, "--train-data", path, "--arch", "convnet", "--device", "ref")
+        assert p.returncode == 0 and snapshot(tmp_path) == before, (p.stderr, before, snapshot(tmp_path))
 
 
 WNIDS = [f"n{(i * 7919 + 1440764) % 90000000 + 1000000:08}" for i in range(1000)]

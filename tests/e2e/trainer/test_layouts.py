@@ -3,6 +3,7 @@ import gzip
 import io
 import os
 import pickle
+import re
 import struct
 
 import numpy as np
@@ -65,8 +66,28 @@ def test_emnist_has_the_classes_of_its_mapping(tmp_path):
     (tmp_path / "two").mkdir()
     classes, records = make_db(raw / "emnist-digits", tmp_path / "two")
     assert classes == list("0123456789")
-    (raw / "emnist-digits-mapping.txt").unlink()
-    assert "names EMNIST's classes, does not exist" in refused(raw / "emnist-digits", tmp_path)
+
+
+def test_emnist_without_mappings_as_torchvision_keeps_it(tmp_path):
+    root = tmp_path / "root"
+    raw = root / "EMNIST/raw"
+    for kind, n, first in (("letters", 26, 1), ("balanced", 47, 0), ("byclass", 62, 0), ("digits", 10, 0)):
+        emnist(raw, kind, [str(65)] * n, first)
+        (raw / f"emnist-{kind}-mapping.txt").unlink()
+    assert refused(root, tmp_path) == f"'{root}' holds 4 sets of EMNIST (balanced, byclass, digits, letters): give one, as {raw}/emnist-letters"
+    upper = [chr(65 + i) for i in range(26)]
+    for kind, names in (("letters", ["none (0)"] + [c + c.lower() for c in upper]), ("balanced", list("0123456789") + upper + list("abdefghnqrt")),
+                        ("byclass", list("0123456789") + upper + [c.lower() for c in upper]), ("digits", list("0123456789"))):
+        (tmp_path / kind).mkdir()
+        assert make_db(raw / f"emnist-{kind}", tmp_path / kind)[0] == names
+
+
+@pytest.mark.parametrize("root", ["FashionMNIST", "KMNIST"])
+def test_torchvisions_roots(tmp_path, root):
+    idx(tmp_path / "root" / root / "raw", HYPHENS, 20)
+    assert len(make_db(tmp_path / "root", tmp_path)[1]) == 20
+    idx(tmp_path / "root/MNIST/raw", HYPHENS, 20)
+    assert refused(tmp_path / "root", tmp_path) == f"'{tmp_path}/root' holds several sets (MNIST, {root}): give one, as {tmp_path}/root/MNIST"
 
 
 def cifar(folder, n=7):
@@ -99,9 +120,53 @@ def test_cifar_10_for_python_is_cifar_10(tmp_path):
     assert make_db(tmp_path, tmp_path / "a") == make_db(tmp_path / "bin", tmp_path / "b")
     file = tmp_path / "cifar-10-batches-py" / "data_batch_3"
     whole = file.read_bytes()
-    for data, why in ((whole[:-100], "it is cut short"), (b"\x80\x02i" + whole, "it is no pickle of CIFAR-10's (opcode 69)"), (b"\x80\x02}.", "it holds 0 pictures of 3072 bytes and 0 labels")):
+    for data, why in ((whole[:-100], "it is cut short"), (b"\x80\x02i" + whole, "it is no pickle of CIFAR's (opcode 69)"), (b"\x80\x02}.", "it holds 0 pictures of 3072 bytes and 0 labels")):
         file.write_bytes(data)
         assert refused(tmp_path, tmp_path) == f"'{file.parent.parent}/cifar-10-batches-py/data_batch_3': {why}"
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("encoding", ["bytes", "latin1"])
+def test_cifar_10_that_python_3_wrote_again(tmp_path, protocol, encoding):
+    py = tmp_path / "cifar-10-batches-py"
+    cifar(py)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    was = make_db(tmp_path, tmp_path / "a")
+    for f in py.iterdir():
+        f.write_bytes(pickle.dumps(pickle.loads(f.read_bytes(), encoding=encoding), protocol))
+    assert make_db(tmp_path, tmp_path / "b") == was
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_cifar_100_as_torchvision_keeps_it(tmp_path, protocol):
+    """Made by pickle itself; 0: the binary version."""
+    rng = np.random.default_rng(2)
+    py = tmp_path / ("cifar-100-python" if protocol else "cifar-100-binary")
+    py.mkdir()
+    (py / ("meta" if protocol else "fine_label_names.txt")).write_bytes(b"x")
+    for name, n in (("train", 300), ("test", 5)):
+        data, fine, coarse = rng.integers(0, 256, (n, 3072), np.uint8), [i % 100 for i in range(n)], [i % 20 for i in range(n)]
+        if protocol:
+            (py / name).write_bytes(pickle.dumps({"filenames": ["x.png"] * n, "batch_label": name, "fine_labels": fine, "coarse_labels": coarse, "data": data}, protocol))
+        else:
+            (py / f"{name}.bin").write_bytes(b"".join(bytes([c, f]) + row.tobytes() for c, f, row in zip(coarse, fine, data)))
+    classes, records = make_db(tmp_path, tmp_path)
+    assert len(records) == 300 and (len(classes), classes[:3], classes[90], classes[99]) == (100, ["apple", "aquarium_fish", "baby"], "train", "worm") and classes == sorted(classes)
+    (tmp_path / "t").mkdir()
+    assert len(make_db(py, tmp_path / "t", "--test")[1]) == 5
+
+
+@pytest.mark.parametrize("layout, meant", [(["train/cat", "val/cat", "devkit"], "train"), (["flowers/rose", "flowers/lily"], "flowers"), (["train/cat", "val/cat"], "train"), (["train/cat", "val/cat", "sample/cat"], "train")], ids=str)
+def test_the_folder_above_the_one_that_is_meant(shapes, tmp_path, layout, meant):
+    pictures = list((shapes(28, 96, 30, 3) / "val").glob("*/*"))
+    for folder in layout:
+        (tmp_path / "d" / folder).mkdir(parents=True)
+        if "/" in folder:
+            (tmp_path / "d" / folder / "a.jpg").write_bytes(pictures.pop().read_bytes())
+    for verb in [], ["summary"]:
+        p = run(TRAINER, *verb, "--train-data", tmp_path / "d", "--arch", "convnet", "--device", "ref", "--max-steps", 1, "--batch-size", 2)
+        assert re.search(rf"is (--train-data )?'?{tmp_path}/d/{meant}'? meant\?$", p.stderr, re.M), p.stderr
 
 
 def test_an_lmdb_of_one_file_is_read(shapes, tmp_path):

@@ -217,6 +217,32 @@ def test_a_picture_without_its_cls_weighs_nothing_and_is_named(folder, tmp_path)
     assert lines(tmp_path / "log")[0]["bad"] == 1
 
 
+def test_summary_accounts_for_what_weighs_nothing(folder, tmp_path):
+    (tmp_path / "d").mkdir()
+    with tarfile.open(tmp_path / "d/a.tar", "w") as tar:
+        for i, (label, jpeg) in enumerate(pictures(folder)[::6]):
+            add(tar, f"{i}.jpg", jpeg)
+            if i > 1:
+                add(tar, f"{i}.cls", str(7 if i == 2 else i % 2).encode())
+    (tmp_path / "d/classes.txt").write_text("a\nb\n")
+    p = run(TRAINER, "summary", "--train-data", tmp_path / "d", "--arch", "convnet", "--device", "ref")
+    assert p.returncode == 0 and "2 pictures have no .cls and weigh nothing; 1 picture has a .cls beyond the classes and weighs nothing\n" in p.stdout, (p.stdout, p.stderr)
+
+
+def test_a_tar_of_several_parts_and_a_label_out_of_all_bounds_are_refused(folder, tmp_path):
+    jpeg = pictures(folder)[0][1]
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for part in "train", "val":
+            for kind in "cat", "dog":
+                add(tar, f"data/{part}/{kind}/{part}.jpg", jpeg)
+    assert f"'{tmp_path}/a.tar' holds the parts 'train' and 'val' of a data set: give a tar of each" in refused(tmp_path / "a.tar")
+    with tarfile.open(tmp_path / "b.tar", "w") as tar:
+        for i, label in enumerate((0, 1, 16000000)):
+            add(tar, f"{i}.jpg", jpeg)
+            add(tar, f"{i}.cls", str(label).encode())
+    assert f"'{tmp_path}/b.tar' has a .cls that says 16000000, and 3 images: if there are so many classes, say so with --num-labels or a classes.txt" in refused(tmp_path / "b.tar")
+
+
 def test_few_descriptors_suffice(shards, tmp_path):
     p = run("bash", "-c", f"ulimit -n 12; exec {' '.join(str(a) for a in command(shards, tmp_path / 'log', '--max-steps', 2))}")
     assert p.returncode == 0 and len(lines(tmp_path / "log")) == 2, p.stderr

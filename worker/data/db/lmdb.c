@@ -151,19 +151,28 @@ static int list_keys(struct lmdb *l, struct err *e)
     return added < 0 ? added : rc == MDB_NOTFOUND ? 0 : fault(e, ERR_DATA, rc, l->path);
 }
 
-/* Without a lock file that can be written (a read-only disk, somebody else's data) nobody must write the data. */
-static int open_env(struct lmdb *l, struct err *e)
+static bool has_lock(const char *path, const char *name)
+{
+    char file[4096];
+    struct stat st;
+    return snprintf(file, sizeof file, "%s%s", path, name) < (int)sizeof file && lstat(file, &st) == 0;
+}
+
+/* Without a lock file that can be written (a read-only disk, somebody else's data) nobody must write the data.
+ * Whoever writes has made one: where there is none, and none is to be made, nobody does. */
+static int open_env(struct lmdb *l, bool makes_nothing, struct err *e)
 {
     const char *lock_name = l->subdir ? "/lock.mdb" : "-lock";
     const unsigned flags =
         MDB_RDONLY | MDB_NOTLS /* any thread may use the transaction */ | (l->subdir ? 0 : MDB_NOSUBDIR);
-    const int is_odd = lmdb_lock_reserve(l->path, lock_name, e);
+    const bool none = makes_nothing && !has_lock(l->path, lock_name);
+    const int is_odd = none ? 0 : lmdb_lock_reserve(l->path, lock_name, e);
     if (is_odd < 0)
         return is_odd;
     if (is_odd)
         log_warn("data", "'%s%s' is a link or no regular file, and is not used: nobody must write to the data", l->path,
                  lock_name);
-    for (unsigned lock = is_odd ? MDB_NOLOCK : 0;; lock = MDB_NOLOCK) {
+    for (unsigned lock = is_odd || none ? MDB_NOLOCK : 0;; lock = MDB_NOLOCK) {
         int rc = mdb_env_create(&l->env);
         if (rc == 0)
             rc = mdb_env_set_maxreaders(l->env, LMDB_LOCK_READERS);
@@ -194,7 +203,7 @@ int dataset_open_lmdb(struct dataset **ret, const char *path, const struct datas
         !dataset_has_file(path, "data.mdb")) /* opening would leave a lock in a stranger's folder */
         rc = err_set(e, ERR_DATA, "'%s' is no LMDB: it holds no data.mdb", path);
     if (rc == 0)
-        rc = open_env(l, e);
+        rc = open_env(l, o->makes_nothing, e);
     if (rc == 0)
         rc = take_snapshot(l, e); /* the file grows before there is one that needs it */
     if (rc == 0)

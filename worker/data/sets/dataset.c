@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -88,6 +89,15 @@ int dataset_open(struct dataset **ret, const char *path, const struct dataset_op
             return dataset_explain_file(path, e);
         return dataset_open_folder(ret, path, o->class_names, o->classes, e);
     }
+}
+
+bool dataset_is_part(const char *name, size_t n)
+{
+    static const char *const parts[] = {"train", "training", "val", "valid", "validation", "test", "testing", "eval"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strlen(parts[i]) == n && strncasecmp(name, parts[i], n) == 0)
+            return true;
+    return false;
 }
 
 /* --- keys */

@@ -74,12 +74,16 @@ struct dataset_options {
     int null_size;            /* null: pixels a side */
     int length, vocabulary;   /* tokens: of a sample; numbers from 0 to vocabulary - 1 */
     int token_bytes;          /* tokens: of files without a header, 2 or 4; 0: they have one */
+    bool makes_nothing;       /* no file is made beside the data: an LMDB without a lock file is read without one */
 };
 
 /* Opens what path holds. "null" as a path is DATASET_NULL. ERR_DATA: one sentence. -ENOTSUP: this build has no reader
  * for it. */
 int dataset_open(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
 void dataset_close(struct dataset *d); /* NULL allowed */
+
+/* Is this what people call a part of a data set: "train", "val", "Test", ...? */
+bool dataset_is_part(const char *name, size_t n);
 
 /* DIR/<class>/<anything>.{jpg,jpeg,png,ppm,pgm}, in any case: classes are the sub-folders in byte order, files in byte
  * order within a class; nested folders are walked, hidden entries (.name) passed over, pictures of other formats

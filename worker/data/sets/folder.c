@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -211,7 +212,19 @@ static const char *instead(size_t left_out, char out[PICTURES_LEFT_OUT_TEXT])
     return out;
 }
 
-static int take_class(struct folder *f, const char *dir, const char *name, int label, bool own_classes, struct err *e)
+/* "; is 'DIR/train' meant?", where there is such a folder. */
+static const char *another_folder(const char *dir, const struct entries *own, char out[PATH_MAX])
+{
+    out[0] = '\0';
+    for (size_t i = 0; i < own->n; i++)
+        if (dataset_is_part(own->v[i].name, strlen(own->v[i].name)) && strncasecmp(own->v[i].name, "train", 5) == 0)
+            snprintf(out, PATH_MAX, "; is '%s/%s' meant?", dir, own->v[i].name);
+    return out;
+}
+
+/* own: the folder's sub-folders; NULL: the classes are training's. */
+static int take_class(struct folder *f, const char *dir, const char *name, int label, const struct entries *own,
+                      struct err *e)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
@@ -219,9 +232,9 @@ static int take_class(struct folder *f, const char *dir, const char *name, int l
     char text[PICTURES_LEFT_OUT_TEXT];
     const size_t before = f->base.n, left_out = f->left_out.all;
     TRY(walk(f, path, label, 0, e));
-    if (own_classes && f->base.n == before)
-        return err_set(e, ERR_DATA, "class '%s' in '%s' holds no image %s", name, dir,
-                       instead(f->left_out.all - left_out, text));
+    if (own && f->base.n == before)
+        return err_set(e, ERR_DATA, "class '%s' in '%s' holds no image %s%s", name, dir,
+                       instead(f->left_out.all - left_out, text), another_folder(dir, own, path));
     return 0;
 }
 
@@ -249,7 +262,7 @@ static int take_classes(struct folder *f, const char *dir, const struct entries 
         if (!own_classes)
             rc = class_index_find(&index, own->v[i].name, dir, &label, e);
         if (rc == 0)
-            rc = take_class(f, dir, own->v[i].name, label, own_classes, e);
+            rc = take_class(f, dir, own->v[i].name, label, own_classes ? own : NULL, e);
     }
     class_index_free(&index);
     return rc;

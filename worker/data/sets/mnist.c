@@ -1,7 +1,8 @@
 /* MNIST's IDX files, as they are or as gzip: magic 0x0803 (pictures) or 0x0801 (labels), then big-endian sizes, then
  * bytes (http://yann.lecun.com/exdb/mnist). Fashion-MNIST and the like have the same form.
  *
- * Where they lie: in the folder itself, or below it as torchvision leaves them (MNIST/raw). Their names: as LeCun
+ * Where they lie: in the folder itself, or below it as torchvision leaves them (MNIST/raw, FashionMNIST/raw; if there
+ * are several, one has to be given). Their names: as LeCun
  * chose them, as Kaggle and 7-zip do (a dot instead of the second hyphen), or as EMNIST does, whose six sets are told
  * apart by what stands in front: emnist-letters-train-images-idx3-ubyte. The folder of several such is given with the
  * name of one, DIR/emnist-letters. EMNIST's classes are those of its mapping file. */
@@ -23,7 +24,8 @@
 #define PICTURES_MAX 100000000u
 
 static const char *const parts[2][2] = {{"train-images", "train-labels"}, {"test-images", "test-labels"}};
-static const char *const folders[] = {"", "/raw", "/MNIST/raw"};
+static const char *const roots[] = {"MNIST", "FashionMNIST", "KMNIST", "EMNIST"}; /* torchvision's, with raw/ in them */
+#define SET_NAMES 120
 static const char *const emnist_sets[] = {"balanced", "byclass", "bymerge", "digits", "letters", "mnist"};
 #define EMNIST_SETS (int)(sizeof emnist_sets / sizeof *emnist_sets)
 
@@ -98,23 +100,40 @@ static bool is_prefix(const char *path, struct place *p)
     return false;
 }
 
-/* The number of sets at `path`: of several, which EMNIST alone has, `names`. */
+/* The number of sets in path/more. */
+static int find_in(const char *path, const char *more, struct place *p, char *names, size_t cap)
+{
+    p->prefix[0] = names[0] = '\0';
+    if (snprintf(p->dir, sizeof p->dir, "%s%s", path, more) >= (int)sizeof p->dir)
+        return 0;
+    return has_pictures(p) ? 1 : find_emnist(p, names, cap);
+}
+
+/* The number of sets at `path`: of several, `names`. */
 static int find_sets(const char *path, struct place *p, char *names, size_t cap)
 {
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        p->prefix[0] = names[0] = '\0';
-        if (snprintf(p->dir, sizeof p->dir, "%s%s", path, folders[i]) >= (int)sizeof p->dir)
+    struct place one;
+    char more[32], here[SET_NAMES], several[SET_NAMES] = "";
+    size_t at = 0;
+    int found = 0, n = find_in(path, "", p, names, cap);
+    n = n ? n : find_in(path, "/raw", p, names, cap);
+    if (n)
+        return n;
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        snprintf(more, sizeof more, "/%s/raw", roots[i]);
+        if ((n = find_in(path, more, &one, here, sizeof here)) == 0)
             continue;
-        const int n = has_pictures(p) ? 1 : find_emnist(p, names, cap);
-        if (n > 0)
-            return n;
+        at += (size_t)snprintf(several + at, sizeof several - at, "%s%s", found ? ", " : "", roots[i]);
+        *p = one;
+        snprintf(names, cap, "%s", found ? several : here);
+        found += n;
     }
-    return is_prefix(path, p) ? 1 : 0;
+    return found ? found : is_prefix(path, p) ? 1 : 0;
 }
 
 bool dataset_is_mnist(const char *path)
 {
-    char names[80];
+    char names[SET_NAMES];
     struct place p;
     return find_sets(path, &p, names, sizeof names) > 0;
 }
@@ -225,6 +244,25 @@ struct mapping {
     int classes;
 };
 
+/* As the mapping files have it, which torchvision does not keep. */
+static int known_mapping(const struct place *p, struct mapping *m)
+{
+    static const char digits[] = "0123456789", upper[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+                      lower[] = "abcdefghijklmnopqrstuvwxyz",
+                      apart[] = "abdefghnqrt"; /* lower-case letters that are not merged with the upper-case ones */
+    const bool letters = strcmp(p->prefix, "emnist-letters-") == 0, byclass = strcmp(p->prefix, "emnist-byclass-") == 0;
+    const bool more =
+        byclass || strcmp(p->prefix, "emnist-balanced-") == 0 || strcmp(p->prefix, "emnist-bymerge-") == 0;
+    char all[EMNIST_CLASSES + 1];
+    snprintf(all, sizeof all, "%s%s%s", digits, more ? upper : "", byclass ? lower : more ? apart : "");
+    for (size_t i = 0; letters && i < sizeof upper - 1; i++)
+        snprintf(m->names[i + 1], sizeof m->names[i + 1], "%c%c", upper[i], lower[i]);
+    for (size_t i = 0; !letters && all[i]; i++)
+        snprintf(m->names[i], sizeof m->names[i], "%c", all[i]);
+    m->classes = letters ? (int)sizeof upper : (int)strlen(all);
+    return 0;
+}
+
 static int read_mapping(const struct place *p, struct mapping *m, struct err *e)
 {
     char path[PATH_MAX], line[80];
@@ -232,7 +270,7 @@ static int read_mapping(const struct place *p, struct mapping *m, struct err *e)
     int rc, label, code, used, more;
     snprintf(path, sizeof path, "%s/%smapping.txt", p->dir, p->prefix);
     if ((rc = file_stream_regular(&f, path, ERR_DATA, e)) < 0)
-        return rc == -ENOENT ? err_set(e, ERR_DATA, "'%s', which names EMNIST's classes, does not exist", path) : rc;
+        return rc == -ENOENT ? known_mapping(p, m) : rc;
     while (rc == 0 && fgets(line, sizeof line, f)) {
         if (sscanf(line, "%d %d%n", &label, &code, &used) != 2 || label < 0 || label >= EMNIST_CLASSES || code <= ' ' ||
             code > '~') {
@@ -263,13 +301,16 @@ static int check_emnist(struct raw_set *r, const struct place *p, const struct d
 
 int dataset_open_mnist(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e)
 {
-    char names[80];
+    char names[SET_NAMES];
     struct place p;
     const int sets = find_sets(path, &p, names, sizeof names);
     if (sets == 0)
         return err_set(e, ERR_DATA, "'%s/train-images-idx3-ubyte' (or .gz) does not exist", path);
+    if (sets > 1 && strchr(names, 'M')) /* MNIST, FashionMNIST */
+        return err_set(e, ERR_DATA, "'%s' holds several sets (%s): give one, as %s/%.*s", path, names, path,
+                       (int)strcspn(names, ","), names);
     if (sets > 1)
-        return err_set(e, ERR_DATA, "'%s' holds %d sets of EMNIST (%s): give one, as %s/%.*s", path, sets, names, path,
+        return err_set(e, ERR_DATA, "'%s' holds %d sets of EMNIST (%s): give one, as %s/%.*s", path, sets, names, p.dir,
                        (int)strlen(p.prefix) - 1, p.prefix);
     struct raw_set *r = raw_set_create(p.prefix[0] ? "EMNIST" : "MNIST");
     if (!r)

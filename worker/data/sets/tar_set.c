@@ -26,6 +26,7 @@
 #include "worker/data/sets/tar_walk.h"
 
 #define LABEL_MAX (1 << 24)
+#define LABELS_UNSAID 30000 /* a larger one, of fewer images, is taken for a mistake */
 
 struct shard {
     char *path;
@@ -59,6 +60,7 @@ struct tars {
     size_t folders;                     /* beside the tars */
     size_t in_folders;                  /* pictures that lie in one */
     int most;                           /* the largest label of a .cls */
+    char *part;                         /* the folder train, val or the like that pictures lie in; NULL: in none yet */
     struct pictures_left_out left_out;
 };
 
@@ -176,6 +178,24 @@ static int know_class(struct tars *d, const char *name, size_t n, int *ret, stru
     return 0;
 }
 
+/* Pictures of two parts are not one set: their classes are called alike. */
+static int check_part(struct tars *d, const char *name, const char *tar, struct err *e)
+{
+    for (const char *slash; (slash = strchr(name, '/')); name = slash + 1) {
+        const size_t n = (size_t)(slash - name);
+        if (!dataset_is_part(name, n))
+            continue;
+        if (d->part && (strlen(d->part) != n || memcmp(d->part, name, n) != 0))
+            return err_set(e, ERR_DATA,
+                           "'%s' holds the parts '%s' and '%.*s' of a data set: give a tar of each, or unpack it and "
+                           "give the folder of one",
+                           tar, d->part, (int)n, name);
+        if (!d->part && !(d->part = strndup(name, n)))
+            return err_set(e, -ENOMEM, "no memory to list '%s'", tar);
+    }
+    return 0;
+}
+
 /* The folder a picture lies in, or its tar. */
 static int class_of(struct tars *d, const char *name, const char *tar, int *ret, struct err *e)
 {
@@ -199,6 +219,7 @@ static int add_sample(struct tars *d, const struct tar_member *m, struct err *e)
         return err_set(e, ERR_DATA, "more than %u images", UINT32_MAX);
     TRY(ARRAY_GROW(d->samples, d->cap, d->base.n + 1, "images", e));
     TRY(ARRAY_GROW(d->names, d->names_cap, d->names_len + n, "bytes of names", e));
+    TRY(check_part(d, m->name, d->shards[d->n_shards].path, e));
     TRY(class_of(d, m->name, d->shards[d->n_shards].path, &label, e));
     memcpy(d->names + d->names_len, m->name, n);
     d->samples[d->base.n++] = (struct sample){.offset = m->offset,
@@ -327,7 +348,13 @@ static int number_classes(struct tars *d, const char *path, const struct dataset
     struct dataset_options with = *o;
     if (with.num_labels == 0)
         with.num_labels = d->most + 1;
-    return dataset_find_classes(&d->base, path, &with, e);
+    TRY(dataset_find_classes(&d->base, path, &with, e));
+    if (o->num_labels == 0 && d->base.classes == d->most + 1 && d->most >= LABELS_UNSAID && (size_t)d->most > d->base.n)
+        return err_set(e, ERR_DATA,
+                       "'%s' has a .cls that says %d, and %zu images: if there are so many classes, say so with "
+                       "--num-labels or a classes.txt",
+                       path, d->most, d->base.n);
+    return 0;
 }
 
 /* Names: in byte order they are the classes, or they are training's. */
@@ -408,6 +435,7 @@ static void tars_close(struct dataset *base)
     for (size_t i = 0; i < d->n_known; i++)
         free(d->known[i].name);
     free(d->known);
+    free(d->part);
     free(d->shards);
     free(d->samples);
     free(d->names);
@@ -425,20 +453,34 @@ static const struct dataset_ops tars_ops = {
     .close = tars_close,
 };
 
-/* What of the folder is not part of the set. */
+/* What of the path is not part of the set, or weighs nothing. */
 static int tell_left_out(struct tars *d, const char *path, struct err *e)
 {
-    char pictures[PICTURES_LEFT_OUT_TEXT] = "", folders[96] = "", text[sizeof pictures + sizeof folders];
-    if (d->left_out.all > 0)
-        pictures_left_out_text(&d->left_out, pictures);
-    if (d->folders > 0)
-        snprintf(folders, sizeof folders, "%zu folder%s beside the tar files %s left out", d->folders,
-                 d->folders > 1 ? "s" : "", d->folders > 1 ? "are" : "is");
-    if (!folders[0] && !pictures[0])
-        return 0;
-    snprintf(text, sizeof text, "%s%s%s", folders, folders[0] && pictures[0] ? "; " : "", pictures);
-    d->base.left_out = strdup(text);
-    return d->base.left_out ? 0 : err_set(e, -ENOMEM, "no memory to list '%s'", path);
+    struct buf text = {0};
+    char pictures[PICTURES_LEFT_OUT_TEXT];
+    size_t nameless = 0, beyond = 0;
+    for (size_t i = 0; d->labelled && i < d->base.n; i++) {
+        nameless += !d->samples[i].by_cls;
+        beyond += d->samples[i].by_cls && tars_label(&d->base, i) < 0;
+    }
+    const struct {
+        size_t n;
+        const char *one, *many;
+    } counts[] = {{d->folders, "folder beside the tar files is left out", "folders beside the tar files are left out"},
+                  {nameless, "picture has no .cls and weighs nothing", "pictures have no .cls and weigh nothing"},
+                  {beyond, "picture has a .cls beyond the classes and weighs nothing",
+                   "pictures have a .cls beyond the classes and weigh nothing"}};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].n > 0)
+            rc = buf_printf(&text, "%s%zu %s", text.len ? "; " : "", counts[i].n,
+                            counts[i].n > 1 ? counts[i].many : counts[i].one);
+    if (rc == 0 && d->left_out.all > 0)
+        rc = buf_printf(&text, "%s%s", text.len ? "; " : "", pictures_left_out_text(&d->left_out, pictures));
+    if (rc == 0 && text.len > 0)
+        rc = (d->base.left_out = strdup(text.data)) ? 0 : -ENOMEM;
+    buf_free(&text);
+    return rc < 0 ? err_set(e, -ENOMEM, "no memory to list '%s'", path) : 0;
 }
 
 static int fill(struct tars *d, const char *path, const struct dataset_options *o, struct err *e)
@@ -446,8 +488,8 @@ static int fill(struct tars *d, const char *path, const struct dataset_options *
     TRY(list_shards(d, path, e));
     TRY(index_all(d, e));
     TRY(check_classes(d, path, e));
-    TRY(tell_left_out(d, path, e));
-    return d->labelled ? number_classes(d, path, o, e) : name_classes(d, path, o, e);
+    TRY(d->labelled ? number_classes(d, path, o, e) : name_classes(d, path, o, e));
+    return tell_left_out(d, path, e);
 }
 
 int dataset_open_tars(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e)
