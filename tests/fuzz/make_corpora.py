@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Write image.corpus, net.corpus, record.corpus, safetensors.corpus and weights.corpus beside this file, and objects of all
-protocols behind the first lines of pickle.corpus: sound inputs, and some that claim sizes which they do not hold.
+"""Write image.corpus, net.corpus, record.corpus, safetensors.corpus, tar.corpus and weights.corpus beside this file, and
+objects of all protocols behind the first lines of pickle.corpus: sound inputs, and some that claim sizes which they do not hold.
 Usage: make_corpora.py TRAINER"""
 import argparse
 import collections
+import io
 import json
 import pathlib
 import pickle
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zlib
 
@@ -160,5 +162,26 @@ def weights():
 
 kept = (HERE / "pickle.corpus").read_text().splitlines()[:6]
 (HERE / "pickle.corpus").write_text("".join(line + "\n" for line in kept + [o.hex() for o in objects()]))
-for name, inputs in ("weights", weights()), ("image", pictures(sys.argv[1])), ("net", nets()), ("record", records()), ("safetensors", files()):
+def tar(members, form=tarfile.USTAR_FORMAT):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as t:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            info.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            t.addfile(info, io.BytesIO(data))
+    return out.getvalue()[:out.getvalue().rstrip(b"\0").__len__() // 512 * 512 + 1536]
+
+
+def tars():
+    long = "a" * 90 + "/" + "b" * 90 + ".jpg"
+    shard = {"0.jpg": b"JPEG", "0.cls": b"1", "1.jpg": b"JPEG", "1.cls": b"0\n", "1.json": b"{}"}
+    yield from (tar(shard), tar({"cat/": b"", "cat/0.jpg": b"x" * 600, "./dog/1.png": b"", ".hidden.jpg": b"x"}), tar({"0.jpg": b"x", "0.png": b"y", "0.cls": b"9"}))
+    yield from (tar({long: b"JPEG", "1.cls": b"0"}, form) for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
+    yield tar({"\u00e4" * 60 + "/0.jpg": b"JPEG"}, tarfile.PAX_FORMAT)
+    yield tar(shard)[:1500]
+    yield tar({"a.tar": tar(shard)[:600]})
+
+
+for name, inputs in ("weights", weights()), ("tar", tars()), ("image", pictures(sys.argv[1])), ("net", nets()), ("record", records()), ("safetensors", files()):
     (HERE / f"{name}.corpus").write_text("".join(i.hex() + "\n" for i in inputs))

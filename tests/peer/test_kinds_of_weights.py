@@ -15,6 +15,7 @@ import safetensors.torch
 import timm
 import timm.utils
 import torch
+import torch.nn.utils.prune
 import torchvision
 import transformers
 from torchvision import transforms
@@ -158,6 +159,7 @@ SAVED = {  # what torch.save() is given
     "a large number beside": lambda: beside(seed=2**70),
     "a generator's state beside": lambda: beside(rng=torch.get_rng_state(), numpy=np.random.get_state()),
     "a backbone's names": lambda: {"state_dict": {("backbone." if "fc." not in k else "backbone.") + k: v for k, v in sd().items()}, "meta": {"mmcv": "2.0"}},
+    "nested twice": lambda: {"model": {"state_dict": sd(), "epoch": 3}, "optimizer": trained(resnet()).state_dict()},
     "an encoder's names": lambda: {"state_dict": {"module.encoder_q." + k: v for k, v in sd().items()} | {"module.queue": torch.zeros(128, 64)}},  # MoCo's names, one encoder
     "other things beside the model": lambda: {**{"model." + k: v for k, v in sd().items()}, "criterion.weight": torch.ones(CLASSES), "mask": torch.ones(3, dtype=torch.bool)},
 }
@@ -206,13 +208,22 @@ BASIC = {"layer_type": "basic", "depths": [2, 2, 2, 2], "hidden_sizes": [64, 128
 def test_resnets_of_hugging_face_give_its_logits(arch, config, picture, tmp_path):
     model = hugging_face(**config)
     model.save_pretrained(tmp_path / "whole")
-    same(tmp_path / "whole", model, picture, arch)
+    assert "left out" not in same(tmp_path / "whole", model, picture, arch)
     model.save_pretrained(tmp_path / "shards", max_shard_size="20MB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
     same(tmp_path / "shards", model, picture, arch)
     same(tmp_path / "shards" / "model.safetensors.index.json", model, picture, arch)
     torch.save(torch.nn.DataParallel(model).state_dict(), tmp_path / "w.pth")
     same(tmp_path / "w.pth", model, picture, arch)
+    bins = tmp_path / "bins"  # as transformers saved before safetensors
+    bins.mkdir()
+    state = model.state_dict()
+    names = {k: f"pytorch_model-0000{1 + i % 2}-of-00002.bin" for i, k in enumerate(state)}
+    for file in set(names.values()):
+        torch.save({k: v for k, v in state.items() if names[k] == file}, bins / file)
+    (bins / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (bins / "config.json").write_text("{}")
+    same(bins, model, picture, arch)
 
 
 def test_a_member_and_a_beginning_can_be_asked_for(picture, tmp_path):
@@ -224,7 +235,7 @@ def test_a_member_and_a_beginning_can_be_asked_for(picture, tmp_path):
     for file, part, seed in (("last.pth", "state_dict_ema", 4), ("last.pth", "state_dict", 3), ("moco.pth", "encoder_q", 3), ("moco.pth", "module.encoder_k.", 4), ("dino.pth", "teacher", 4)):
         p = run(TRAINER, "convert", "--part", part, tmp_path / file, tmp_path / "o.safetensors")
         if part == "encoder_q":  # the name as it is in the file
-            assert p.returncode == 2 and "no name of a tensor begins so; the first is 'module.encoder_q.conv1.weight'" in p.stderr, p.stderr
+            assert p.returncode == 2 and "no name of a tensor begins with 'encoder_q'; the first is 'module.encoder_q.conv1.weight'" in p.stderr, p.stderr
             continue
         assert p.returncode == 0, p.stderr
         same(tmp_path / "o.safetensors", resnet(seed=seed), picture)
@@ -245,6 +256,25 @@ def test_a_model_without_its_last_layer_keeps_the_initial_one(shapes, tmp_path):
         assert all(torch.equal(got[k], v) for k, v in backbone.items() if "running" not in k and "num_batches" not in k)
 
 
+def pruned():
+    model = resnet()
+    torch.nn.utils.prune.l1_unstructured(model.conv1, "weight", 0.3)
+    return model.state_dict()
+
+
+def weight_normed():
+    model = resnet()
+    torch.nn.utils.parametrizations.weight_norm(model.layer1[0].conv1)
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("make, says", [(pruned, "of pruning or spectral_norm: torch.nn.utils.prune.remove()"), (weight_normed, "of a parametrization (weight_norm, spectral_norm): torch.nn.utils.parametrize.remove_parametrizations()")])
+def test_tensors_that_stand_for_others_are_called_what_they_are(make, says, picture, tmp_path):
+    torch.save(make(), tmp_path / "w.pth")
+    p = run(TRAINER, "predict", "--checkpoint", tmp_path / "w.pth", "--arch", "resnet18", "--image-size", SIZE, picture)
+    assert p.returncode == 78 and says in p.stderr and "--arch?" not in p.stderr, p.stderr
+
+
 class Other:
     def __init__(self):
         self.weights = resnet()
@@ -258,9 +288,13 @@ def test_what_is_no_model_of_this_kind_is_rightly_refused(picture, tmp_path):
     torch.save({**sd(), "other": Other()}, tmp_path / "object.pth")
     torch.save(torchvision.models.vgg11(num_classes=CLASSES).state_dict(), tmp_path / "vgg.pth")
     (tmp_path / "folder").mkdir()
+    eight = {k: v.to(torch.float8_e4m3fn) if v.is_floating_point() else v for k, v in sd().items()}
+    safetensors.torch.save_file(eight, tmp_path / "float8.safetensors")
+    torch.save(eight, tmp_path / "float8.pth")
     for name, code, says in (("whole.pth", 65, "it holds what torchvision.models.resnet.ResNet makes instead of a dict of tensors"),
                              ("member.pth", 65, "'model' in it is what torchvision.models.resnet.ResNet makes"),
                              ("script.pt", 65, "instead of a dict of tensors"), ("none.pth", 65, "it holds no tensors"),
+                             ("float8.safetensors", 65, "is of type 'F8_E4M3', which is not read: save it as F32, F16 or BF16"), ("float8.pth", 65, ""),
                              ("object.pth", 65, "'other' is what test_kinds_of_weights.Other makes, not a tensor"),
                              ("vgg.pth", 78, "no tensor 'fc.bias'"), ("folder", 2, "")):
         p = run(TRAINER, "predict", "--checkpoint", tmp_path / name, "--arch", "resnet18", "--image-size", SIZE, picture)
