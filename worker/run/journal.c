@@ -243,7 +243,8 @@ static void tell_evaluation(struct journal *j, const struct session *s, const st
                     percent(at->epoch_top1, at->epoch_count), mean(v->loss, v->count), percent(v->top1, v->count),
                     (long long)v->count);
     if (v->bad > 0)
-        journal_say(j, "%lld test images could not be read or decoded and count nowhere", (long long)v->bad);
+        journal_say(j, "%lld test images could not be read or decoded, or are of no class, and count nowhere",
+                    (long long)v->bad);
 }
 
 static void write_evaluation(struct journal *j, const struct session *s, const struct position *at,

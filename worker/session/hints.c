@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -60,6 +61,27 @@ void hints_tell_part(const struct dataset *d, const char *root)
     if (part)
         log_warn("data", "--train-data %s: its classes are %s: is --train-data %s/%s meant?", root,
                  class_list(d, classes, sizeof classes), root, part);
+}
+
+/* Folders 0 to 999 are not in the order of their numbers, which weights of others were trained in. */
+static void tell_numbers(const struct session *s)
+{
+    const struct dataset *d = s->train_set;
+    int odd = -1;
+    if (!s->cfg->pretrained || !d->class_names || d->length)
+        return;
+    for (int i = 0; i < d->classes; i++) {
+        char *end;
+        const long number = strtol(d->class_names[i], &end, 10);
+        if (end == d->class_names[i] || *end)
+            return;
+        odd = odd < 0 && number != i ? i : odd;
+    }
+    if (odd >= 0)
+        log_warn("data",
+                 "classes are numbered in byte order of their names: '%s' is class %d, which weights of others may not "
+                 "mean by it; names of equal length (000 to 999) are in the order of numbers",
+                 d->class_names[odd], odd);
 }
 
 /* What some policies of the rate, or optimizers, do not read. */
@@ -159,6 +181,7 @@ void hints_tell(const struct session *s, double most_rate)
 {
     const struct train_config *cfg = s->cfg;
     const struct sampler order = session_order(s, true);
+    tell_numbers(s);
     if (cfg->evaluate)
         return;
     tell_useless(cfg);

@@ -168,7 +168,8 @@ int epoch_end(struct run *r, bool *ret_stop, struct err *e)
     }
     if (r->epoch_bad > 0) {
         TRY(bad_samples_share(epoch_bad_samples(r), r->s.train_loader, r->s.train_set, r->s.comm, e));
-        journal_say(&r->journal, "%lld training images could not be read or decoded and weighed nothing",
+        journal_say(&r->journal,
+                    "%lld training images could not be read or decoded, or are of no class, and weighed nothing",
                     (long long)r->epoch_bad);
     }
     r->epoch_bad = 0;

@@ -133,7 +133,7 @@ def test_what_crun_says_can_be_pasted(crun, args, words):
     ("--base_learning_rate 0.1 is meant for a global batch of 256, this run's is 64; 0.025 would fit, or --lr-scale batch256", "--lr-scale"),
     ("You have chosen a specific GPU. This will completely disable data parallelism.", "--gpu"),
     ("the rendezvous at n1:29400 has lost its memory of job 'j'; the workers here were ended", "--state-dir"),
-    ("60 training images could not be read or decoded and weighed nothing", "bad-samples.txt"), ("job 'none' has no place for this node", "--spare"),
+    ("60 training images could not be read or decoded, or are of no class, and weighed nothing", "bad-samples.txt"), ("job 'none' has no place for this node", "--spare"),
     ("host n2 cannot be reached: ssh ended with exit code 255", "ssh HOST true"), ("ERR this server is no bootstrap store", "--rdzv-endpoint"),
     ("kill worker: by how much is missing ('7')", "chaos"), ("tensor 'w' in m.safetensors is damaged: its CRC32C is 1 instead of 2", "--resume auto"),
     ("its agent (pid 7, state T) did not take SIGTERM within 5 s: it and the workers were ended (exit code 143)", "stood still")])

@@ -104,7 +104,7 @@ def test_damaged_pictures_weigh_nothing_and_are_counted(folder, tmp_path):
     assert p.stderr.count("is left out") == 2
     steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert sum(m["bad_samples"] for m in steps if "lr" in m) == 2 * 2
-    assert p.stderr.count("2 training images could not be read or decoded and weighed nothing") == 2
+    assert p.stderr.count("2 training images could not be read or decoded, or are of no class, and weighed nothing") == 2
     train(tmp_path / "set", tmp_path / "log", "--num-epochs", 1, "--strict-data", code=65)
 
 

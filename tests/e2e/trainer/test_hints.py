@@ -107,3 +107,17 @@ def test_batch_statistics_of_few_values_are_told(shapes):
 
 def test_the_small_network_has_its_own_size(shapes):
     assert "28 x 28" in words(shapes(28, 96, 30, 3) / "train", "--arch", "convnet", "--max-steps", 1)
+
+
+@pytest.mark.parametrize("names, odd", [(["0", "1", "10", "2"], "'10' is class 2"), (["00", "01", "02", "10"], "'10' is class 3"), (["0", "1", "2", "3"], None), (["a", "1", "10", "2"], None)], ids=str)
+def test_classes_that_are_numbers_in_another_order(shapes, tmp_path, names, odd):
+    """As ImageNetV2 has them: weights of others mean 2 by class 2."""
+    kinds = sorted((shapes(28, 96, 30, 3) / "train").iterdir()) * 2
+    for name, kind in zip(names, kinds):
+        (tmp_path / "d").mkdir(exist_ok=True)
+        (tmp_path / "d" / name).symlink_to(kind)
+    command = [TRAINER, "--train-data", tmp_path / "d", "--arch", "convnet", "--batch-size", 16, "--device", "ref", "--max-steps", 1]
+    assert "byte order" not in run(*command, "--checkpoint-dir", tmp_path / "ck").stderr
+    for how in ([], ["--evaluate", "--test-data", tmp_path / "d"]):
+        p = run(*command[:-2], *(how or command[-2:]), "--pretrained", tmp_path / "ck")
+        assert p.returncode == 0 and (f"byte order of their names: {odd}, which" in p.stderr if odd else "byte order" not in p.stderr), p.stderr

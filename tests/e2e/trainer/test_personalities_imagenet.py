@@ -204,11 +204,15 @@ def test_numbers_of_machines_and_processes():
     ("D --use-adasum", 69, "adaptive summation"),
     ("D --start-epoch 90", 2, "the run has 90 epochs"),
     ("D --resume", 2, "'--resume' needs a value"),
+    ("--pretrained -e D", 2, "--pretrained takes a file of weights, '-e' is an option: save those of torchvision"),
+    ("--pretrained {data}", 2, "is a folder of data: save those of torchvision in Python (torch.save(resnet50(weights='DEFAULT').state_dict(), 'w.pth')), then --pretrained w.pth {data}"),
 ])
 def test_refusals(tmp_path, line, code, text):
     if "resnet19" in line:
         (tmp_path / "D").mkdir()
         line = line.replace("D ", "--dummy ")
+    (tmp_path / "data/train").mkdir(parents=True)
+    line, text = (s.replace("{data}", str(tmp_path / "data")) for s in (line, text))
     refused(tmp_path, "imagenet " + line, code, text)
 
 
