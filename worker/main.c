@@ -11,7 +11,7 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "common/include/crun.h"
 #include "common/job/env_contract.h"
 #include "common/job/exitcode.h"

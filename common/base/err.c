@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 
 /* Names out of files and from peers may stand in the text: control bytes become '?', as in log lines. */
 static void clean(struct err *e)

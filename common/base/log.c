@@ -10,7 +10,7 @@
 
 #include "common/base/choice.h"
 #include "common/base/clock.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 
 static _Atomic int max_level = LOG_WARN;
 

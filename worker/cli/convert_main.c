@@ -11,7 +11,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/base/path.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "common/job/exitcode.h"
 #include "worker/cli/hf_layout.h"
 #include "worker/config/exit_code.h"

@@ -8,7 +8,7 @@
 
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "common/job/exitcode.h"
 #include "worker/cli/cli.h"
 #include "worker/cli/plan_ranks.h"

@@ -17,7 +17,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "common/job/exitcode.h"
 #include "common/json/json.h"
 #include "worker/cli/loaded.h"

@@ -12,7 +12,7 @@
 #include "common/args/args.h"
 #include "common/base/err.h"
 #include "common/base/path.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "common/job/exitcode.h"
 #include "worker/data/sets/shapes.h"
 #include "worker/demo/job.h"

@@ -14,7 +14,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "worker/comm/comm.h"
 #include "worker/data/sets/dataset.h"
 #include "worker/device/device.h"

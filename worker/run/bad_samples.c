@@ -11,7 +11,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "worker/comm/comm.h"
 #include "worker/data/loader/left_out.h"
 #include "worker/data/loader/loader.h"

@@ -11,7 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "worker/config/config.h"
 #include "worker/data/sets/dataset.h"
 #include "worker/report/caffe2_log.h"

@@ -9,7 +9,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/base/path.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "common/job/env_contract.h"
 #include "worker/comm/comm.h"
 #include "worker/config/config.h"

@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/path.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/config/config.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "worker/weights/pickle_impl.h"
 
 static const char *const kind_names[] = {

@@ -13,7 +13,7 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "worker/ckpt/cursor.h"
 #include "worker/weights/weights_impl.h"
 

@@ -2,7 +2,7 @@
 
 #include "common/args/args.h"
 #include "common/base/err.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "common/job/exitcode.h"
 #include "worker/data/db/db_writer.h"
 #include "worker/data/db/make_db.h"

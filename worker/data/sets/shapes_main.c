@@ -5,7 +5,7 @@
 
 #include "common/args/args.h"
 #include "common/base/err.h"
-#include "common/base/printable.h"
+#include "common/base/utf8.h"
 #include "common/job/exitcode.h"
 #include "worker/data/sets/imagenet_val.h"
 #include "worker/data/sets/shapes.h"
