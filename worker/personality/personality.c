@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "common/base/utf8.h"
 #include "common/job/env_contract.h"
 #include "worker/device/module/module.h"
 
@@ -198,8 +199,7 @@ void personality_warn(const char *fmt, ...)
         return;
     va_start(ap, fmt);
     fputs("trainer: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    printable_vline(stderr, fmt, ap);
     va_end(ap);
 }
 
