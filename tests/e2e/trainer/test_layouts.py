@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -167,6 +168,17 @@ def test_the_folder_above_the_one_that_is_meant(shapes, tmp_path, layout, meant)
     for verb in [], ["summary"]:
         p = run(TRAINER, *verb, "--train-data", tmp_path / "d", "--arch", "convnet", "--device", "ref", "--max-steps", 1, "--batch-size", 2)
         assert re.search(rf"is (--train-data )?'?{tmp_path}/d/{meant}'? meant\?$", p.stderr, re.M), p.stderr
+
+
+def test_of_16_bits_a_channel_the_upper_8_are_taken(tmp_path):
+    values = np.arange(0, 65536, 257 * 4, np.uint16).reshape(8, 8) + 200
+    chunks = (b"IHDR", struct.pack(">IIBBBBB", 8, 8, 16, 0, 0, 0, 0)), (b"IDAT", zlib.compress(b"".join(b"\0" + row.astype(">u2").tobytes() for row in values))), (b"IEND", b"")
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks)
+    for kind in "a", "b":
+        (tmp_path / "d" / kind).mkdir(parents=True)
+        (tmp_path / "d" / kind / "1.png").write_bytes(png)
+    _, records = make_db(tmp_path / "d", tmp_path, "--raw", "--grey")
+    assert len(records) == 2 and all((values >> 8).astype(np.uint8).tobytes() in r for r in records)
 
 
 def test_an_lmdb_of_one_file_is_read(shapes, tmp_path):
