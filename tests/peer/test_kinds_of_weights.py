@@ -235,7 +235,7 @@ def test_a_member_and_a_beginning_can_be_asked_for(picture, tmp_path):
     for file, part, seed in (("last.pth", "state_dict_ema", 4), ("last.pth", "state_dict", 3), ("moco.pth", "encoder_q", 3), ("moco.pth", "module.encoder_k.", 4), ("dino.pth", "teacher", 4)):
         p = run(TRAINER, "convert", "--part", part, tmp_path / file, tmp_path / "o.safetensors")
         if part == "encoder_q":  # the name as it is in the file
-            assert p.returncode == 2 and "no name of a tensor begins with 'encoder_q'; the first is 'module.encoder_q.conv1.weight'" in p.stderr, p.stderr
+            assert p.returncode == 2 and "no member of its dict is called 'encoder_q', and no name of a tensor begins so; the first is 'module.encoder_q.conv1.weight'" in p.stderr, p.stderr
             continue
         assert p.returncode == 0, p.stderr
         same(tmp_path / "o.safetensors", resnet(seed=seed), picture)

@@ -64,8 +64,11 @@ static int no_part(const struct weights *w, const char *part, struct err *e)
                        "no member of its dict is called '%.60s' (without a part, %.300s), and no name of a tensor "
                        "begins so; the first is '%s'",
                        part, w->pickle->another, first);
-    return err_set(e, ERR_USAGE, "%sno name of a tensor begins with '%.60s'; the first is '%s'",
-                   w->pickle ? "no member of its dict is called so, and " : "", part, first);
+    if (w->pickle)
+        return err_set(e, ERR_USAGE,
+                       "no member of its dict is called '%.60s', and no name of a tensor begins so; the first is '%s'",
+                       part, first);
+    return err_set(e, ERR_USAGE, "no name of a tensor begins with '%.60s'; the first is '%s'", part, first);
 }
 
 /* Names that do not begin with the part, and a dot, are left out. */

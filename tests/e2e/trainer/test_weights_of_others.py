@@ -96,7 +96,7 @@ def test_the_one_dict_of_tensors_is_taken_and_of_two_the_one_that_is_named(tmp_p
     said = convert(src, tmp_path, "--part", "nope", code=65)
     assert "it has no member 'nope': both 'student' and 'teacher' in it are dicts of tensors" in said, said
     assert convert(src, tmp_path, "--part", "teacher").keys() == {"u"}
-    assert "no member of its dict is called so, and no name of a tensor begins with 'nobody'; the first is 'w'" in convert(pth(src, model()), tmp_path, "--part", "nobody", code=2)
+    assert "no member of its dict is called 'nobody', and no name of a tensor begins so; the first is 'w'" in convert(pth(src, model()), tmp_path, "--part", "nobody", code=2)
     p = run(TRAINER, "convert", pth(src, {"a": {"b": 1}, **model(n=3, mask=None)}), tmp_path / "out.safetensors")
     assert p.returncode == 0 and is_model(load(tmp_path / "out.safetensors")) and "3 members of the file are no tensors that can be taken: 'a', a dict" in p.stderr, p.stderr
 
@@ -280,4 +280,5 @@ def test_predict_takes_a_part_and_says_what_it_did_not_take(trained, shapes, tmp
     assert code == 78 and "say which to take (--pretrained-part NAME; of predict, generate and convert --part NAME)" in said and said.count("\n") == 1 and "--arch?" not in said, said
     student, teacher = of("--part", "student"), of("--part", "teacher")
     assert student[0] == teacher[0] == 0 and student[2] != teacher[2]
-    assert of("--part", "nobody")[0] == 2
+    code, said, _ = of("--part", "nobody")
+    assert code == 2 and "no name of a tensor begins with 'nobody'; the first is 'student." in said and "its dict" not in said, said
