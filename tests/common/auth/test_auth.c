@@ -68,6 +68,21 @@ static void an_unknown_principal_is_challenged_like_any_other_and_never_accepted
     assert_false(auth_server_check(&s, expected, AUTH_HEX));
 }
 
+/* Else the server's proof would tell whether it knows the principal. */
+static void the_secret_of_an_unknown_principal_is_not_the_empty_one(void **state)
+{
+    const struct auth_token empty = {"alice", ""};
+    struct auth_client c;
+    struct auth_server s;
+    struct err e;
+    char nonce[AUTH_HEX + 1], server_proof[AUTH_HEX + 1], proof[AUTH_HEX + 1];
+    (void)state;
+    assert_int_equal(auth_client_begin(&c, &empty, &e), 0);
+    assert_int_equal(auth_server_challenge(&s, NULL, "alice", c.nonce, AUTH_HEX, "i1", nonce, server_proof, &e), 0);
+    assert_int_equal(auth_client_answer(&c, nonce, AUTH_HEX, server_proof, AUTH_HEX, "i1", 2, proof, &e), ERR_REFUSED);
+    auth_client_end(&c);
+}
+
 static void a_proof_is_bound_to_nonces_role_and_instance_and_good_once(void **state)
 {
     struct auth_client c;
@@ -386,6 +401,7 @@ int main(void)
         cmocka_unit_test(both_sides_accept_the_same_secret),
         cmocka_unit_test(a_server_without_our_secret_is_refused_by_the_client),
         cmocka_unit_test(an_unknown_principal_is_challenged_like_any_other_and_never_accepted),
+        cmocka_unit_test(the_secret_of_an_unknown_principal_is_not_the_empty_one),
         cmocka_unit_test(a_proof_is_bound_to_nonces_role_and_instance_and_good_once),
         cmocka_unit_test(what_is_no_nonce_or_proof_is_refused),
         cmocka_unit_test(the_proof_is_the_one_that_the_header_describes),

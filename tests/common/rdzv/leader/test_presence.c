@@ -65,6 +65,16 @@ static void a_job_that_waits_says_for_whom_since_when_and_how_long(void **state)
     end(&r);
 }
 
+static void the_first_node_rank_is_one_that_is_here(void **state)
+{
+    struct rig r;
+    begin(&r, 2, 2);
+    join(&r, "node0", 0, 1000);
+    assert_string_equal(text_of(&r, 2000),
+                        "1 of 2 nodes, missing node ranks 1; here: node0; for 1 s, given up in 599 s");
+    end(&r);
+}
+
 static void a_node_that_went_silent_is_named(void **state)
 {
     struct rig r;
@@ -119,6 +129,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_that_waits_says_for_whom_since_when_and_how_long),
+        cmocka_unit_test(the_first_node_rank_is_one_that_is_here),
         cmocka_unit_test(a_node_that_went_silent_is_named),
         cmocka_unit_test(very_many_names_are_cut),
         cmocka_unit_test(a_record_reads_back),
