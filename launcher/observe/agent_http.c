@@ -2,6 +2,7 @@
 #include "launcher/observe/agent_http.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/base/buf.h"
@@ -42,11 +43,12 @@ static int answer_metrics(void *arg, struct http_answer *a)
 
 static int answer_elsewhere(const struct agent_http *h, struct http_answer *a)
 {
-    a->status = 404;
-    return buf_printf(&a->body,
-                      "the status page of job '%s' is served by the node that hosts its rendezvous (--http-port "
-                      "there), or by its rendezvousd; this node does not host it now\n",
-                      h->o.run_id);
+    char text[640];
+    snprintf(text, sizeof text,
+             "the status page of job '%s' is served by the node that hosts its rendezvous (--http-port there), or by "
+             "its rendezvousd; this node does not host it now\n",
+             h->o.run_id);
+    return http_refuse(a, 404, text);
 }
 
 #define ANSWER(url, name)                                                                                              \

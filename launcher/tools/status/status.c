@@ -54,7 +54,7 @@ const struct arg_program status_program = {
 struct status {
     struct status_config config;
     const char *run; /* NULL: all jobs */
-    bool told; /* that the leader cannot be asked */
+    bool told;       /* that the leader cannot be asked */
     struct whom whom;
 };
 

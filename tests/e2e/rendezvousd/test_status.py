@@ -78,7 +78,7 @@ def test_a_job_that_the_rendezvous_has_forgotten_is_still_told(home):
         p = status(d.port, "gone")
         assert p.returncode == 0 and "70" in p.stdout and "rank 0 broke" in p.stdout and re.search(r"^\d+s ago +7 +0 +rank 0 broke$", p.stdout, re.M), p.stdout
         p = status(d.port, "nobody's")
-        assert p.returncode == 1 and "run 'resnet' is unknown" in p.stderr
+        assert p.returncode == 1 and "run 'nobody's' is unknown" in p.stderr
 
 
 def test_names_do_not_move_the_cursor(home):
@@ -134,7 +134,7 @@ def test_a_job_in_a_directory_is_read_from_its_log(home):
             run(CRUN, "status", "--rdzv-endpoint", f"file://{home}", "j1", timeout=30)), "the job runs")
         assert "j1" in out and "0-0" in out
         p = run(CRUN, "status", "--rdzv-endpoint", f"file://{home}", "--token-file", write_tokens(home / "theirs", BOB), "j1", timeout=30)
-        assert p.returncode == 0 and "the leader of job 'j1' cannot be asked: the server does not hold the secret" in p.stderr, p.stderr
+        assert p.returncode == 0 and "the leader of job 'j1' cannot be asked: name the secret that this job or server has" in p.stderr, p.stderr
     finally:
         crun.terminate()
         crun.communicate(timeout=60)
