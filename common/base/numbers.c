@@ -54,6 +54,53 @@ int hex_byte(const char *p, size_t n)
     return n < 2 || hex_digit(p[0]) < 0 || hex_digit(p[1]) < 0 ? -1 : hex_digit(p[0]) * 16 + hex_digit(p[1]);
 }
 
+static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+char *base64_write(char *at, const void *bytes, size_t n)
+{
+    const unsigned char *p = bytes;
+    for (size_t i = 0; i < n; i += 3, at += 4) {
+        const size_t have = n - i < 3 ? n - i : 3;
+        const unsigned v = (unsigned)p[i] << 16 | (have > 1 ? (unsigned)p[i + 1] << 8 : 0) | (have > 2 ? p[i + 2] : 0);
+        for (int k = 0; k < 4; k++)
+            at[k] = k > (int)have ? '=' : base64[v >> (18 - 6 * k) & 63];
+    }
+    return at;
+}
+
+static int base64_digit(char c)
+{
+    return c >= 'A' && c <= 'Z'   ? c - 'A'
+           : c >= 'a' && c <= 'z' ? c - 'a' + 26
+           : c >= '0' && c <= '9' ? c - '0' + 52
+           : c == '+'             ? 62
+           : c == '/'             ? 63
+                                  : -1;
+}
+
+ptrdiff_t base64_read(const char *text, size_t n, char *ret, size_t cap)
+{
+    unsigned bits = 0;
+    int have = 0;
+    size_t len = 0;
+    for (; n > 0 && text[n - 1] == '='; n--)
+        ;
+    for (size_t i = 0; i < n; i++) {
+        const int d = base64_digit(text[i]);
+        if (d < 0)
+            return -1;
+        bits = bits << 6 | (unsigned)d;
+        have += 6;
+        if (have < 8)
+            continue;
+        have -= 8;
+        if (len == cap)
+            return -1;
+        ret[len++] = (char)(bits >> have & 0xff);
+    }
+    return (ptrdiff_t)len;
+}
+
 void ranges_add(struct ranges *r, int number)
 {
     const bool follows = r->len > 0 && number == r->last + 1;

@@ -1,40 +1,13 @@
 /* Decides which HTTP requests may read: tokens, host names, options (http_auth.h). */
 #include "common/http/http_auth.h"
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #define CREDENTIALS_MAX (AUTH_PRINCIPAL_MAX + 1 + AUTH_SECRET_MAX)
-
-static int base64_digit(char c)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *at = c ? strchr(digits, c) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
-/* The bytes' number, or -1. */
-static int base64(const char *text, char *ret, int cap)
-{
-    unsigned bits = 0;
-    int have = 0, n = 0;
-    for (; *text && *text != '='; text++) {
-        int d = base64_digit(*text);
-        if (d < 0)
-            return -1;
-        bits = bits << 6 | (unsigned)d;
-        have += 6;
-        if (have < 8)
-            continue;
-        have -= 8;
-        if (n == cap)
-            return -1;
-        ret[n++] = (char)(bits >> have & 0xff);
-    }
-    return text[strspn(text, "=")] ? -1 : n;
-}
 
 static const char *after_scheme(const char *header, const char *scheme)
 {
@@ -62,7 +35,7 @@ void http_auth_read(const char *header, struct http_credentials *ret)
         keep(ret->secret, sizeof ret->secret, p, strlen(p));
     if (p || !header || !(p = after_scheme(header, "Basic")))
         return;
-    const int n = base64(p, plain, sizeof plain);
+    const ptrdiff_t n = base64_read(p, strlen(p), plain, sizeof plain);
     const char *colon = n > 0 ? memchr(plain, ':', (size_t)n) : NULL;
     ret->named = true;
     if (colon) {

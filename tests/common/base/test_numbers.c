@@ -70,12 +70,30 @@ static void hex_is_written_and_read(void **state)
     assert_int_equal(hex_digit('\x10'), -1); /* a digit but for the bit that makes letters small */
 }
 
+static void base64_comes_back(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"\xff\xfe/?", "//4vPw=="}};
+    char text[16], bytes[16];
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const size_t n = strlen(pairs[i][0]);
+        *base64_write(text, pairs[i][0], n) = 0;
+        assert_string_equal(text, pairs[i][1]);
+        assert_int_equal(base64_read(text, strlen(text), bytes, n), n);
+        assert_memory_equal(bytes, pairs[i][0], n);
+        assert_int_equal(base64_read(text, strlen(text), text, sizeof text), n); /* in its own place */
+        assert_memory_equal(text, pairs[i][0], n);
+    }
+    assert_int_equal(base64_read("Zm9v", 4, bytes, 2), -1);
+    assert_int_equal(base64_read("Zm-v", 4, bytes, sizeof bytes), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(neighbours_become_ranges),
-        cmocka_unit_test(a_text_is_cut_short),
-        cmocka_unit_test(every_number_has_digits),
+        cmocka_unit_test(base64_comes_back),       cmocka_unit_test(neighbours_become_ranges),
+        cmocka_unit_test(a_text_is_cut_short),     cmocka_unit_test(every_number_has_digits),
         cmocka_unit_test(hex_is_written_and_read),
     };
     return cmocka_run_group_tests_name("numbers", tests, NULL, NULL);
