@@ -17,6 +17,7 @@ fi
 multiarch=/usr/include/$machine-linux-gnu
 ln -sf /usr/include/openssl/*.h "$multiarch"/openssl/*.h "$dir/include/openssl/"
 ln -sf /usr/include/hwloc/*.h "$dir/include/hwloc/"
+ln -sfn "$multiarch/curl" "$dir/include/curl"
 ln -sf "$multiarch"/hwloc/autogen/*.h "$dir/include/hwloc/autogen/"
 ln -sf /usr/include/{hwloc,microhttpd,uthash,utlist}.h "$dir/include/"
 
