@@ -32,13 +32,13 @@ MUTANTS = {
         "common/rdzv/client/election.c", '    x->refused = ev->refused && x->acked[0] && strcmp(x->acked, x->dialled) == 0;', '    x->refused = ev->refused;',
         ["election"]),
     "refused_leader_owes_nothing": (
-        "common/rdzv/client/election.c", '        x->grace_ms = by_any_clock(ELECTION_D_MS);', '        x->grace_ms = 0;',
+        "common/rdzv/client/election.c", '        x->grace_ms = by_any_clock(x->o.valid_ms);', '        x->grace_ms = 0;',
         ["election"]),
     "claims_above_without_a_hold": (
         "common/rdzv/client/election.c", 'ev->hold || x->above ||', 'ev->hold ||',
         ["election"]),
     "d_counts_from_the_answer": (
-        "common/rdzv/client/election.c", '        x->until = ev->sent + ELECTION_D_MS;', '        x->until = now + ELECTION_D_MS;',
+        "common/rdzv/client/election.c", '        x->until = ev->sent + x->o.valid_ms;', '        x->until = now + x->o.valid_ms;',
         ["election"]),
     "acknowledges_after_its_release": (
         "common/rdzv/client/election.c", 'static void release(struct election *x, int64_t now)\n{\n    resign(x);', 'static void release(struct election *x, int64_t now)\n{',
@@ -76,7 +76,7 @@ MUTANTS = {
     "what_an_instance_goes_on_from_is_in_no_log": (
         "common/rdzv/leader/leader_log.c", "    if (l->former[0])\n", "    if (l->former[0] && !out)\n", ["leader"]),
     "claims_after_half_of_d": (
-        "common/rdzv/client/election.c", "now - x->since >= by_any_clock(ELECTION_D_MS);", "now - x->since >= by_any_clock(ELECTION_D_MS) / 2;",
+        "common/rdzv/client/election.c", "now - x->since >= by_any_clock(x->o.valid_ms);", "now - x->since >= by_any_clock(x->o.valid_ms) / 2;",
         ["election"]),
     "an_outage_of_the_home_counts": (
         "common/rdzv/client/election.c", "        x->since = 0;\n        x->has_view = false;\n        return;", "        return;",

@@ -44,7 +44,7 @@ MUTANTS = {
     "blank_host_knows_everything": {"rdzv.c": [("latest(s->now + call_ms, s->r->blank_until);", "latest(s->now + call_ms, 0);")]},
     # who leads, and whom a leader acknowledges until when; more of it in tests/mutants.py
     "acknowledges_without_its_claim": {"jobs_term.c": [("    if (!jobs_leads_(j))", "    if (!jobs_leads_(j) && !j->term.until)")]},
-    "claims_after_an_eighth_of_d": {"election.c": [("now - x->since >= by_any_clock(ELECTION_D_MS);", "now - x->since >= by_any_clock(ELECTION_D_MS) / 8;")]},
+    "claims_after_an_eighth_of_d": {"election.c": [("now - x->since >= by_any_clock(x->o.valid_ms);", "now - x->since >= by_any_clock(x->o.valid_ms) / 8;")]},
     "forgotten_nodes_are_heard": {"jobs_term.c": [("m->known && m->connected &&", "m->connected &&")]},
     "acknowledges_after_its_release": {"election.c": [("static void release(struct election *x, int64_t now)\n{\n    resign(x);", "static void release(struct election *x, int64_t now)\n{")]},
     "claims_above_without_a_hold": {"election.c": [("ev->hold || x->above ||", "ev->hold ||")]},

@@ -52,10 +52,11 @@ static int64_t chance(struct election *x, int64_t most)
 void election_init(struct election *x, const struct election_options *o)
 {
     *x = (struct election){.o = *o, .rng = o->seed, .rank = -1, .next_look = NEVER, .next_renewal = NEVER};
+    x->o.valid_ms = o->valid_ms > 0 ? o->valid_ms : ELECTION_D_MS;
     x->own = *o->own;
     x->own.epoch[0] = 0;
     x->o.own = NULL;
-    x->full_ms = election_fence_ms(o, ELECTION_D_MS);
+    x->full_ms = election_fence_ms(o, x->o.valid_ms);
 }
 
 static void add(struct election *x, enum election_effect_kind kind)
@@ -96,7 +97,7 @@ static bool is_own(const struct election *x)
 
 static bool stood_still(const struct election *x, int64_t now)
 {
-    return x->since > 0 && now - x->since >= by_any_clock(ELECTION_D_MS);
+    return x->since > 0 && now - x->since >= by_any_clock(x->o.valid_ms);
 }
 
 static bool may_claim(const struct election *x, int64_t now)
@@ -127,7 +128,7 @@ static void take_debt(struct election *x, int64_t now)
     if (x->view.released && x->view.hold_ms > election_fence_ms(&x->o, 0))
         x->grace_ms = x->view.hold_ms - election_fence_ms(&x->o, 0);
     else if (!x->view.released && x->view.epoch[0] && (again || !stood_still(x, now)))
-        x->grace_ms = by_any_clock(ELECTION_D_MS);
+        x->grace_ms = by_any_clock(x->o.valid_ms);
     x->hold_until = 0;
 }
 
@@ -177,7 +178,7 @@ static void begin_term(struct election *x, int64_t sent, int64_t now)
     x->last = x->refused = false;
     x->claim_at = 0;
     note_epoch(x, x->own.epoch);
-    x->until = sent + ELECTION_D_MS;
+    x->until = sent + x->o.valid_ms;
     x->owed_until = now + x->grace_ms + election_fence_ms(&x->o, 0);
     x->few_since = 0;
     x->state = ELECTION_LOADING;
@@ -281,11 +282,11 @@ static void on_renewed(struct election *x, const struct election_event *ev, int6
         start_looking(x);
         return;
     }
-    x->next_renewal = ev->rc > 0 ? ev->sent + ELECTION_D_MS / RENEWALS : now + AGAIN_MS;
+    x->next_renewal = ev->rc > 0 ? ev->sent + x->o.valid_ms / RENEWALS : now + AGAIN_MS;
     if (ev->rc > 0) {
         x->own.n = ev->claim->n;
         x->view = x->own;
-        x->until = ev->sent + ELECTION_D_MS;
+        x->until = ev->sent + x->o.valid_ms;
         add(x, ELECTION_UNTIL);
     }
 }

@@ -25,7 +25,7 @@
 #include "common/base/choice.h"
 #include "common/rdzv/homes/rdzv_claim.h"
 
-#define ELECTION_D_MS 1500 /* how long a claim is valid */
+#define ELECTION_D_MS 1500 /* how long a claim is valid, where its home says nothing else */
 /* A leader that hears fewer than MIN nodes for this long releases its claim. The time starts when it has given up
  * the nodes it took over: if it released earlier, the next leader would wait for them from the start. */
 #define ELECTION_FEW_MS 10000
@@ -45,6 +45,7 @@ const char *election_state_name(enum election_state s);
 
 struct election_options {
     int64_t silence_ms, kill_ms;
+    int64_t valid_ms;             /* D; 0: ELECTION_D_MS */
     int nodes;                    /* number of nodes of the job, roughly: with more nodes each looks less often */
     bool never;                   /* this node may not lead */
     uint64_t seed;                /* for its epochs and random delays */
