@@ -4,10 +4,13 @@
 
 #include <curl/curl.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
@@ -102,6 +105,19 @@ void http_client_close(struct http_client *c)
     free(c);
 }
 
+/* libcurl leaves the pair of sockets by which a multi handle may be woken to every program that is executed: they are
+ * the next two descriptors. */
+static CURLM *open_multi(const struct curl_lib *lib, int any_fd)
+{
+    const int next[2] = {fcntl(any_fd, F_DUPFD_CLOEXEC, 3), fcntl(any_fd, F_DUPFD_CLOEXEC, 3)};
+    for (int i = 0; i < 2; i++)
+        close(next[i]);
+    CURLM *multi = lib->curl_multi_init();
+    for (int i = 0; i < 2; i++)
+        fcntl(next[i], F_SETFD, FD_CLOEXEC);
+    return multi;
+}
+
 static bool copy(char **ret, const char *text)
 {
     *ret = text ? strdup(text) : NULL;
@@ -118,7 +134,7 @@ int http_client_open(struct http_client **ret, const struct http_client_options 
         free(c);
         return err_set(e, -ENOMEM, "no memory for HTTP");
     }
-    *c = (struct http_client){.lib = lib, .cancel_fd = o->cancel_fd, .multi = lib->curl_multi_init()};
+    *c = (struct http_client){.lib = lib, .cancel_fd = o->cancel_fd, .multi = open_multi(lib, o->cancel_fd)};
     if (!c->multi || !copy(&c->ca, o->ca) || !copy(&c->cert, o->cert) || !copy(&c->key, o->key)) {
         http_client_close(c);
         return err_set(e, -ENOMEM, "no memory for HTTP");
@@ -135,6 +151,13 @@ static size_t on_body(char *p, size_t size, size_t n, void *arg)
     return buf_add(&t->got, p, size * n) < 0 ? 0 : n;
 }
 
+/* No worker inherits a connection. */
+static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a)
+{
+    (void)arg, (void)purpose;
+    return socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
+}
+
 static int set_up(struct http_client *c, struct transfer *t, struct err *e)
 {
     if (t->easy)
@@ -147,6 +170,7 @@ static int set_up(struct http_client *c, struct transfer *t, struct err *e)
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_PROXY, ""); /* a home is near: what http_proxy names is for the world outside */
     SET(CURLOPT_TCP_NODELAY, 1L);
+    SET(CURLOPT_OPENSOCKETFUNCTION, on_socket);
     SET(CURLOPT_WRITEFUNCTION, on_body);
     SET(CURLOPT_WRITEDATA, t);
     SET(CURLOPT_ERRORBUFFER, t->why);

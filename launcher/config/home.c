@@ -88,6 +88,8 @@ static bool has_scheme(const char *endpoint, const char *scheme)
     return endpoint && strncmp(endpoint, scheme, strlen(scheme)) == 0;
 }
 
+#define ETCD "etcd etcd-v2 etcd-v3" /* torchrun has the first two */
+
 static enum home_kind kind_of_url(const char *endpoint)
 {
     if (has_scheme(endpoint, "file://"))
@@ -95,6 +97,8 @@ static enum home_kind kind_of_url(const char *endpoint)
     if (has_scheme(endpoint, "redis://") || has_scheme(endpoint, "rediss://") ||
         has_scheme(endpoint, "redis+sentinel://") || has_scheme(endpoint, "rediss+sentinel://"))
         return HOME_REDIS;
+    if (has_scheme(endpoint, "etcd://") || has_scheme(endpoint, "etcds://"))
+        return HOME_ETCD;
     return HOME_TCP;
 }
 
@@ -273,14 +277,16 @@ static int take_endpoint(struct choice *c, const struct scheduler *s, const char
     if (strstr(endpoint, "://"))
         return err_set(
             e, ERR_USAGE,
-            "'%s': expected HOST[:PORT], redis://, rediss://, redis+sentinel://, rediss+sentinel:// or file:///DIR",
+            "'%s': expected HOST[:PORT], redis://, rediss://, redis+sentinel://, rediss+sentinel://, etcd://, etcds:// or "
+            "file:///DIR",
             endpoint);
     if (c->t->store_type_file || backend_is(c, "file"))
         return take_path(c, endpoint, e);
-    if (backend_is(c, "redis")) {
-        char url[HOME_ENDPOINT_MAX + 1];
-        snprintf(url, sizeof url, "redis://%s", endpoint);
-        return take_url(c, HOME_REDIS, url, e);
+    if (backend_is(c, "redis " ETCD)) {
+        char url[HOME_ENDPOINT_MAX + 8];
+        const bool redis = backend_is(c, "redis");
+        snprintf(url, sizeof url, "%s://%s", redis ? "redis" : "etcd", endpoint);
+        return take_url(c, redis ? HOME_REDIS : HOME_ETCD, url, e);
     }
     if (is_list(c, endpoint))
         return take_list(c, endpoint, s, e);
@@ -371,7 +377,7 @@ static int look_around(struct choice *c, const struct scheduler *s, struct err *
     return err_set(
         e, ERR_USAGE,
         "--nnodes with %d nodes needs a place to meet: give --rdzv-endpoint HOST:PORT (the address of one of the "
-        "nodes, or of a rendezvousd), redis://HOST or file:///SHARED/DIR, or --node-rank with --master-addr; or start "
+        "nodes, or of a rendezvousd), redis://HOST, etcd://HOST or file:///SHARED/DIR, or --node-rank with --master-addr; or start "
         "crun under Slurm, PBS, mpirun or as a Kubernetes Indexed Job; or write rdzv_endpoint = HOST:PORT into "
         "/etc/crun.conf",
         c->t->max_nodes);
@@ -382,21 +388,15 @@ static int look_around(struct choice *c, const struct scheduler *s, struct err *
 static int check_backend(const struct choice *c, struct err *e)
 {
     const char *b = c->t->backend;
-    if (backend_is(c, "etcd etcd-v2 zeus"))
+    if (b && !backend_is(c, "c10d rendezvousd tcp static redis file " ETCD))
         return err_set(e, ERR_USAGE,
-                       "--rdzv-backend '%s' is not supported: expected c10d, rendezvousd, tcp, static, redis or file",
-                       b);
-    if (b && !backend_is(c, "c10d rendezvousd tcp static redis file"))
-        return err_set(e, ERR_USAGE, "--rdzv-backend '%s': expected c10d, rendezvousd, tcp, static, redis or file", b);
+                       "--rdzv-backend '%s': expected c10d, rendezvousd, tcp, static, redis, etcd or file", b);
     const enum home_kind kind = kind_of_url(c->t->endpoint);
-    const bool agrees = kind == HOME_TCP || backend_is(c, kind == HOME_REDIS ? "redis" : "file c10d");
-    if (b && !agrees)
+    const char *names = kind == HOME_REDIS ? "redis" : kind == HOME_ETCD ? ETCD : "file c10d";
+    if (b && kind != HOME_TCP && !backend_is(c, names))
         return err_set(e, ERR_USAGE,
                        "--rdzv-backend '%s' does not go with --rdzv-endpoint %s://: leave the backend out", b,
-                       kind == HOME_REDIS ? "redis" : "file");
-    if (has_scheme(c->t->endpoint, "etcd"))
-        return err_set(e, ERR_USAGE,
-                       "--rdzv-endpoint: etcd is not supported: expected HOST:PORT, redis://HOST or file:///DIR");
+                       home_kind_name(kind));
     return 0;
 }
 
@@ -458,7 +458,7 @@ static int choose(struct choice *c, const struct scheduler *s, struct err *e)
     }
     if (is_master_meant(c))
         return take_master(c, e) < 0 ? err_wrap(e, "--master-addr") : 0;
-    if (backend_is(c, "redis file"))
+    if (backend_is(c, "redis file " ETCD))
         return err_set(e, ERR_USAGE, "--rdzv-backend %s needs --rdzv-endpoint", t->backend);
     if (t->max_nodes == 1) {
         c->home->from = "one node";
@@ -471,7 +471,8 @@ static int choose(struct choice *c, const struct scheduler *s, struct err *e)
 static int choose_run_id(struct choice *c, const struct scheduler *s, struct err *e)
 {
     struct home *h = c->home;
-    const bool shared = h->kind == HOME_REDIS || h->kind == HOME_FILE || (h->kind == HOME_TCP && is_of_a_daemon(c));
+    const bool shared = h->kind == HOME_REDIS || h->kind == HOME_ETCD || h->kind == HOME_FILE ||
+                        (h->kind == HOME_TCP && is_of_a_daemon(c));
     const char *id = c->t->run_id ? c->t->run_id : h->kind == HOME_LOCAL ? "" : s->job;
     if (!*id && shared)
         return err_set(e, ERR_USAGE,

@@ -122,7 +122,7 @@ int whom_init(struct whom *w, const struct ask_options *o, const char *run, stru
     resp_init(&w->ask.conn, -1);
     ask_options_apply(o, &w->ask);
     if (whom_is_shared(w))
-        return run ? 0 : err_set(e, ERR_USAGE, "a Redis or a directory has no list of jobs: name the RUN");
+        return run ? 0 : err_set(e, ERR_USAGE, "a Redis, an etcd or a directory has no list of jobs: name the RUN");
     TRY(home_parse_list(o->endpoint, w->list, &w->listed, e));
     take_host(w, 0);
     return 0;

@@ -1,5 +1,5 @@
 /* Asks the server that answers for a job: rendezvousd, or a hosting crun; of a list of hosts each in turn, until one
- * knows the job; over a Redis or a folder, the leader that the claim names. One blocking connection, kept open. For
+ * knows the job; over a Redis, an etcd or a folder, the leader that the claim names. One blocking connection, kept open. For
  * commands that take no part in the job. */
 #ifndef CRUN_LAUNCHER_WHOM_H
 #define CRUN_LAUNCHER_WHOM_H
@@ -15,7 +15,7 @@ struct rdzv_home;
 /* Help of --rdzv-endpoint. */
 #define WHOM_HELP                                                                                                      \
     "HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; a list of hosts, as the job's nodes have it; " \
-    "or the redis:// or file:// URL where its nodes meet"
+    "or the redis://, etcd:// or file:// URL where its nodes meet"
 
 struct whom {
     const struct ask_options *o;
@@ -29,7 +29,7 @@ struct whom {
 /* o, run: borrowed. ERR_USAGE. */
 int whom_init(struct whom *w, const struct ask_options *o, const char *run, struct err *e);
 void whom_finish(struct whom *w);
-bool whom_is_shared(const struct whom *w); /* true: the job's nodes meet at a Redis or in a folder */
+bool whom_is_shared(const struct whom *w); /* true: the job's nodes meet at a Redis, an etcd or in a folder */
 
 /* Send one request of at most 6 words; the caller frees the reply. ERR_REFUSED: with the words of the last host that
  * answered, else why the last one cannot be reached; -ENOTCONN: nobody leads. */

@@ -11,7 +11,7 @@
 #include "common/base/container_of.h"
 #include "common/rdzv/leader/rdzv_reign.h"
 
-enum { STACK_BYTES = 256 << 10, AGAIN_MS = 100, TOGETHER_BYTES = 1 << 20 };
+enum { STACK_BYTES = 256 << 10, AGAIN_MS = 100, TOGETHER_BYTES = 1 << 20, REST_MS = 2000 };
 
 struct call {
     struct keeper_answer a;
@@ -40,6 +40,7 @@ struct keeper {
     int64_t patience_ms;
     unsigned term;
     bool stop, over;
+    int64_t looked; /* the newest look, since the home was last told to rest; 0: none */
 };
 
 static void free_call(struct call *c)
@@ -80,6 +81,7 @@ static void carry_out(struct keeper *k, struct call *c)
     switch (a->call) {
     case KEEPER_LOOK:
         a->rc = h->ops->look(h, &a->claim, &a->e);
+        k->looked = h->ops->rest ? clock_ms() : 0;
         break;
     case KEEPER_CLAIM:
         a->rc = claim(k, c);
@@ -112,8 +114,12 @@ static struct call *await_call(struct keeper *k)
             return k->line;
         if (k->stop && !k->line)
             return NULL;
-        if (k->line) {
-            const struct timespec t = clock_timespec(k->again_at);
+        if (k->looked && now - k->looked >= REST_MS) {
+            k->home->ops->rest(k->home);
+            k->looked = 0;
+        }
+        if (k->line || k->looked) {
+            const struct timespec t = clock_timespec(k->line ? k->again_at : k->looked + REST_MS);
             pthread_cond_timedwait(&k->asked, &k->mutex, &t);
         } else {
             pthread_cond_wait(&k->asked, &k->mutex);

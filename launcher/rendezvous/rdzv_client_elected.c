@@ -1,4 +1,4 @@
-/* The rendezvous of nodes that share a home, a Redis or a folder: the client behind a connection (rdzv_client_tcp.c),
+/* The rendezvous of nodes that share a home, a Redis, an etcd or a folder: the client behind a connection (rdzv_client_tcp.c),
  * the election that says whom it dials (common/rdzv/client/election.h), and, while this node leads, the server for all
  * others (hosting.h), which this node dials as well. One way to be a member: a connection. keeper.h asks the home. */
 #include <errno.h>
@@ -471,13 +471,15 @@ static void own_addresses(const struct elected *d, char *out, size_t cap)
     }
 }
 
-static void set_up_election(struct elected *d)
+/* valid_ms: of a claim in this home */
+static void set_up_election(struct elected *d, int64_t valid_ms)
 {
     struct rdzv_claim own = {0};
     own_addresses(d, own.addrs, sizeof own.addrs);
     snprintf(own.node, sizeof own.node, "%s", d->o.node);
     election_init(&d->x, &(struct election_options){.silence_ms = d->o.job.silence_ms,
                                                     .kill_ms = d->o.job.kill_ms,
+                                                    .valid_ms = valid_ms,
                                                     .nodes = d->o.job.max_nodes,
                                                     .never = d->o.never_leads,
                                                     .seed = dice_seed(),
@@ -496,6 +498,7 @@ static int open_home(struct elected *d, struct err *e)
     const int rc = rdzv_home_open(&home, d->o.endpoint, &o, e);
     if (rc < 0)
         return rc == -EINVAL ? ERR_USAGE : rc; /* the URL */
+    set_up_election(d, home->ops->valid_ms);
     return keeper_open(&d->keeper, d->loop, home, d->o.job.silence_ms, on_answer, d, e);
 }
 
@@ -509,7 +512,6 @@ static int elected_open(struct rdzv_client **ret, uv_loop_t *loop, const struct 
     d->home.owner = d;
     deadline_timer_init(&d->clock, loop, on_clock, d);
     d->clock.uv.data = d;
-    set_up_election(d);
     const struct tcp_seeker seeker = {.seek = on_seek, .acked = on_acked, .told = on_told, .arg = d};
     int rc = open_home(d, e);
     if (rc == 0)

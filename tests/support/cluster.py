@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+from apis import Etcd
 from daemon import Daemon
 from processes import WAIT, children, end_all, kill, wait
 from servers import Redis, wait_port  # noqa: F401
@@ -100,6 +101,11 @@ class Cluster:
     def redis(self, *args, **kw):
         """-> a Redis of its own"""
         self.servers.append(Redis(self.tmp, *args, **kw))
+        return self.servers[-1]
+
+    def etcd(self, **kw):
+        """-> an Etcd of its own"""
+        self.servers.append(Etcd(self.tmp, **kw))
         return self.servers[-1]
 
     # --- what the workers tell ---

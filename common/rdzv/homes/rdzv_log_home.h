@@ -8,6 +8,7 @@
 #define RDZV_HOME_MARK "@reign epoch=0 holder=crun home=newer claim=1\n@job format=4 run= principal= instance=newer\n"
 
 int rdzv_log_redis_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
+int rdzv_log_etcd_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
 /* Touches the folder in the calling thread. */
 int rdzv_log_file_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
 /* Lets a process do it (o->process_fd). */

@@ -255,7 +255,6 @@ const struct explain_message explain_crun[] = {
     {"--rdzv-id*", "jobs that share a rendezvous are distinguished by their id",
      "--rdzv-id NAME, different for each job"},
     {"--logs-specs *", "torchrun's plug-ins are Python objects", "leave it out; --log-layout, --redirects, --tee"},
-    {"*etcd is not supported*", "crun does not speak to etcd", "rendezvousd, redis:// or file:///DIR"},
     {"--warm-spares: a spare has no rank\n--virtual-local-rank and --warm-spares contradict",
      "a spare gets its arguments and its device when it starts, and its rank only when a worker dies",
      "leave --warm-spares out, or --virtual-local-rank, --no-use-env and ${rank}"},

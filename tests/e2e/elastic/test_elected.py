@@ -1,4 +1,4 @@
-"""Nodes over a Redis or a shared folder that elect their leader and dial it."""
+"""Nodes over a Redis, an etcd or a shared folder that elect their leader and dial it."""
 import json
 import re
 import socket
@@ -20,14 +20,14 @@ def folder(cluster):
 
 
 def where(cluster, home):
-    return folder(cluster) if home == "file" else ["--rdzv-endpoint", cluster.redis().url, "--rdzv-id", "job"]
+    return folder(cluster) if home == "file" else ["--rdzv-endpoint", getattr(cluster, home)().url, "--rdzv-id", "job"]
 
 
 def leader_of(nodes):
     return next(n for n in reversed(nodes) if "leading job 'job'" in n.text())
 
 
-@pytest.mark.parametrize("home", ["redis", "file"])
+@pytest.mark.parametrize("home", ["redis", "etcd", "file"])
 def test_another_node_leads_when_the_leader_is_killed(cluster, home):
     args = [*where(cluster, home), "--nnodes", "2:3", "--max-restarts", 3, "--rdzv-conf", CONF, "--log-level", "info"]
     nodes = [cluster.node(*args) for _ in range(3)]
@@ -43,7 +43,7 @@ def test_another_node_leads_when_the_leader_is_killed(cluster, home):
     cluster.finish(*rest)
 
 
-@pytest.mark.parametrize("home", ["redis", "file"])
+@pytest.mark.parametrize("home", ["redis", "etcd", "file"])
 def test_a_killed_node_is_dead_at_once(cluster, home):
     args = [*where(cluster, home), "--nnodes", "2:3", "--max-restarts", 3, "--rdzv-conf", CONF, "--log-level", "info"]
     nodes = [cluster.node(*args) for _ in range(3)]
@@ -87,7 +87,7 @@ def test_the_port_of_a_leader_may_be_given(cluster):
     assert node.wait() == 0 and f"leading job 'job' at port {port}" in node.text(), node.text()
 
 
-@pytest.mark.parametrize("home", ["redis", "file"])
+@pytest.mark.parametrize("home", ["redis", "etcd", "file"])
 def test_the_status_is_that_of_the_leader(cluster, home):
     args = where(cluster, home)
     nodes = [cluster.node(*args, "--nnodes", 2) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Same job, five homes."""
+"""Same job, six homes."""
 import json
 import os
 import re
@@ -15,7 +15,7 @@ from cluster import Cluster, free_port, joined, kill_and_wait, masked, wait
 from daemon import ALICE, write_tokens
 from support import CRUN, faulty_disk, run
 
-HOMES = ["rendezvousd", "c10d", "static", "redis", "file"]
+HOMES = ["rendezvousd", "c10d", "static", "redis", "etcd", "file"]
 
 
 def where(cluster, home):
@@ -24,6 +24,8 @@ def where(cluster, home):
         return ["--rdzv_endpoint", cluster.daemon(), "--rdzv_id", "job"]
     if home == "redis":
         return ["--rdzv_endpoint", cluster.redis().url, "--rdzv_id", "job"]
+    if home == "etcd":
+        return ["--rdzv_endpoint", cluster.etcd().url, "--rdzv_id", "job"]
     if home == "file":
         shared = cluster.tmp / "shared"
         shared.mkdir()

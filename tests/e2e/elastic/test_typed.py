@@ -219,8 +219,9 @@ def test_a_crun_that_hosts_says_so_and_gives_the_port_back(cluster):
 
 @pytest.mark.parametrize("args, words", [
     (["--nnodes", "2"], ["needs a place to meet", "--rdzv-endpoint", "crun.conf"]),
-    (["--nnodes", "2", "--rdzv_backend", "etcd", "--rdzv_endpoint", "h"], ["'etcd' is not supported"]),
-    (["--nnodes", "2", "--rdzv_endpoint", "etcd://h"], ["etcd is not supported: expected HOST:PORT, redis://HOST or file:///DIR"]),
+    (["--nnodes", "2", "--rdzv_backend", "etcd", "--rdzv_id", "j"], ["--rdzv-backend etcd needs --rdzv-endpoint"]),
+    (["--nnodes", "2", "--rdzv_endpoint", "etcd://h/a/b", "--rdzv_id", "j"], ["'/a/b'", "one word"]),
+    (["--nnodes", "2", "--rdzv_endpoint", "etcd://me:sesame@h", "--rdzv_id", "j"], ["CRUN_ETCD_USER_FILE"]),
     (["--nnodes", "2", "--rdzv_endpoint", "file:///tmp"], ["--rdzv-id"]),
     (["--nnodes", "2", "--rdzv_endpoint", "file://tmp", "--rdzv_id", "j"], ["absolute path"]),
     (["--nnodes", "2", "--rdzv_endpoint", "file:///no/such/folder", "--rdzv_id", "j"], ["/no/such/folder", "No such file"]),

@@ -115,7 +115,7 @@ def test_watch_looks_again_until_interrupted(home):
 
 @pytest.mark.parametrize("args, code, says", [
     (["--rdzv-endpoint", "127.0.0.1:1"], 69, "127.0.0.1 port 1: "),
-    (["--rdzv-endpoint", "redis://h"], 2, "a Redis or a directory has no list of jobs: name the RUN"),
+    (["--rdzv-endpoint", "redis://h"], 2, "a Redis, an etcd or a directory has no list of jobs: name the RUN"),
     (["--rdzv-endpoint", "file:///nonexistent", "j"], 69, "'/nonexistent': No such file or directory"),
     (["--rdzv-endpoint", "h:x"], 2, "h:x"),
     (["a", "b"], 2, "'b': expected one RUN at most"),

@@ -1,0 +1,656 @@
+/* What an etcd promises as the home of a rendezvous, over a model of one (tests/sim/api.h); with REAL_ETCD over the one
+ * at the URL in CRUN_TEST_ETCD, without the tests that lose answers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/http/http_client.h"
+#include "common/rdzv/homes/rdzv_home.h"
+#include "tests/sim/api.h"
+
+static const struct rdzv_claim none;
+static int jobs;
+
+static const char *where(void)
+{
+    const char *url = getenv("CRUN_TEST_ETCD");
+    return url ? url : "etcd://one,two:2380/pre";
+}
+
+static struct rdzv_home *open_at(const char *url, const char *run)
+{
+    const struct rdzv_home_options o = {.run_id = run, .io_timeout_ms = 3000, .keep_ms = 3600000};
+    struct rdzv_home *h;
+    struct err e;
+    if (rdzv_home_open(&h, url, &o, &e) < 0)
+        fail_msg("%s", e.text);
+    return h;
+}
+
+static struct rdzv_home *open_job(void)
+{
+    char run[40];
+    snprintf(run, sizeof run, "job/%d {%d}", (int)getpid(), jobs);
+    return open_at(where(), run);
+}
+
+static struct buf text(const char *p)
+{
+    struct buf b = {0};
+    buf_addstr(&b, p);
+    return b;
+}
+
+static struct rdzv_claim claim_of(const char *epoch)
+{
+    struct rdzv_claim c = {.port = 4711, .addrs = "10.0.0.1,fd00::1", .node = "node one"};
+    snprintf(c.epoch, sizeof c.epoch, "%s", epoch);
+    return c;
+}
+
+/* Replace `seen` by a claim of that epoch, with a record of it. */
+static int claim(struct rdzv_home *h, const struct rdzv_claim *seen, const char *epoch, struct err *e)
+{
+    const struct rdzv_claim own = claim_of(epoch);
+    char identity[RDZV_IDENTITY_MAX + 1];
+    struct buf record = text("@reign epoch=");
+    buf_printf(&record, "%s\n", epoch);
+    int rc = h->ops->identity(h, identity, e);
+    rc = rc < 0 ? rc : h->ops->claim(h, seen, &own, &record, e);
+    buf_free(&record);
+    return rc;
+}
+
+static int append_as(struct rdzv_home *h, const char *epoch, const char *words, bool whole, struct err *e)
+{
+    struct buf d = text(words);
+    const int rc = h->ops->append(h, &(struct rdzv_write){.decision = &d, .epoch = epoch, .whole = whole}, e);
+    buf_free(&d);
+    return rc;
+}
+
+static int append(struct rdzv_home *h, const char *epoch, const char *words, struct err *e)
+{
+    return append_as(h, epoch, words, false, e);
+}
+
+static void check_log(struct rdzv_home *h, const char *expected)
+{
+    struct buf log = {0};
+    struct err e;
+    if (h->ops->load(h, &log, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_string_equal(log.data ? log.data : "", expected);
+    buf_free(&log);
+}
+
+/* Look until the claim is that: what was written may not have been seen yet. */
+static void see(struct rdzv_home *h, struct rdzv_claim *ret, const char *epoch, uint64_t n, bool released)
+{
+    const int64_t end = clock_deadline(20000);
+    struct err e;
+    do {
+        if (h->ops->look(h, ret, &e) < 0)
+            fail_msg("%s", e.text);
+    } while ((strcmp(ret->epoch, epoch) != 0 || ret->n != n || ret->released != released) && clock_left(end) > 0);
+    assert_string_equal(ret->epoch, epoch);
+    assert_true(ret->n == n && ret->released == released);
+}
+
+static void the_claim_says_who_leads_and_how_often_it_was_renewed(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(b->ops->look(b, &seen, &e), 0);
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    see(b, &seen, "1-x", 0, false);
+    assert_string_equal(seen.addrs, "10.0.0.1,fd00::1");
+    assert_string_equal(seen.node, "node one");
+    assert_int_equal(seen.port, 4711);
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    assert_int_equal(own.n, 1);
+    see(b, &seen, "1-x", 1, false);
+    own.released = own.held = true;
+    own.hold_ms = 1234;
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    see(b, &seen, "1-x", 2, true);
+    assert_true(rdzv_claim_is(&seen, &own) && seen.held);
+    assert_int_equal(seen.hold_ms, 1234);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    assert_int_equal(a->ops->look(a, &seen, &e), 1);
+    assert_string_equal(seen.epoch, "2-y");
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void a_claim_that_was_renewed_meanwhile_is_not_replaced(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    assert_int_equal(claim(b, &none, "1-z", &e), 0);
+    see(b, &seen, "1-x", 0, false);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 0);
+    assert_int_equal(append(a, "1-x", "d", &e), 1);
+    see(b, &seen, "1-x", 3, false);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    assert_int_equal(a->ops->renew(a, &own, &e), 0); /* it stood still, and wakes up */
+    own.released = true;
+    assert_int_equal(a->ops->renew(a, &own, &e), 0);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void an_older_leader_can_append_nothing(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim own = claim_of("9-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "9-x", &e), 1);
+    assert_int_equal(append(a, "9-x", "one\n", &e), 1);
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    assert_int_equal(append(a, "9-x", "two\n", &e), 1); /* a renewal is no other claim */
+    see(b, &seen, "9-x", 1, false);
+    assert_int_equal(claim(b, &seen, "10-y", &e), 1);
+    check_log(b, "@reign epoch=9-x\none\ntwo\n@reign epoch=10-y\n");
+    assert_int_equal(append(a, "9-x", "late\n", &e), 0);
+    assert_int_equal(append(b, "10-y", "three\n", &e), 1);
+    check_log(b, "@reign epoch=9-x\none\ntwo\n@reign epoch=10-y\nthree\n");
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void a_whole_decision_takes_the_place_of_those_before(void **state)
+{
+    struct rdzv_home *h = open_job();
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    assert_int_equal(append(h, "1-x", "one\n", &e), 1);
+    assert_int_equal(append_as(h, "1-x", "all\n", true, &e), 1);
+    check_log(h, "all\n");
+    assert_int_equal(append(h, "1-x", "two\n", &e), 1);
+    check_log(h, "all\ntwo\n");
+    h->ops->close(h);
+}
+
+static struct buf large(char c, size_t n)
+{
+    struct buf b = {0};
+    buf_reserve(&b, n);
+    memset(b.data, c, n);
+    b.data[n] = 0;
+    b.len = n;
+    return b;
+}
+
+static void a_large_decision_goes_in_parts(void **state)
+{
+    struct rdzv_home *h = open_job(), *other = open_job();
+    struct buf big = large('b', 5000000), log = {0};
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    assert_int_equal(append(h, "1-x", "one\n", &e), 1);
+    assert_int_equal(h->ops->append(h, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
+    assert_int_equal(append(h, "1-x", "\ntwo\n", &e), 1);
+    assert_int_equal(other->ops->load(other, &log, &e), 0);
+    assert_int_equal(log.len, 17 + 4 + big.len + 5);
+    assert_memory_equal(log.data + 17, "one\nbbb", 7);
+    assert_string_equal(log.data + log.len - 6, "b\ntwo\n");
+    assert_int_equal(h->ops->append(h, &(struct rdzv_write){.decision = &big, .epoch = "1-x", .whole = true}, &e), 1);
+    buf_clear(&log);
+    assert_int_equal(other->ops->load(other, &log, &e), 0);
+    assert_int_equal(log.len, big.len);
+    h->ops->close(h);
+    other->ops->close(other);
+    buf_free(&big);
+    buf_free(&log);
+}
+
+static void the_end_of_a_job_clears_its_keys(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    assert_int_equal(append(a, "1-x", "one\n", &e), 1);
+    own.released = true;
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    see(b, &seen, "1-x", 1, true);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    a->ops->forget(a); /* somebody else leads */
+    assert_int_equal(append(b, "2-y", "two\n", &e), 1);
+    check_log(b, "@reign epoch=1-x\none\n@reign epoch=2-y\ntwo\n");
+    b->ops->forget(b);
+    check_log(b, "");
+    see(a, &seen, "", 0, false);
+    assert_int_equal(claim(a, &none, "1-z", &e), 1);
+    check_log(a, "@reign epoch=1-z\n");
+    a->ops->forget(a);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void another_job_is_no_part_of_it(void **state)
+{
+    char run[64];
+    snprintf(run, sizeof run, "job/%d {%d}0", (int)getpid(), jobs);
+    struct rdzv_home *a = open_job(), *b = open_at(where(), run);
+    struct rdzv_claim seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    assert_int_equal(b->ops->look(b, &seen, &e), 0);
+    assert_int_equal(claim(b, &none, "1-y", &e), 1);
+    a->ops->forget(a);
+    check_log(b, "@reign epoch=1-y\n");
+    b->ops->forget(b);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static int another(void **state)
+{
+    (void)state;
+    jobs++;
+    return 0;
+}
+
+#ifndef REAL_ETCD
+
+/* --- what becomes of requests */
+
+/* GIVEN_UP: the caller is gone, and what it asked for comes late, or (END) never */
+enum fate { ARRIVES, LOST, ANSWER_LOST, LATE, TWICE, GIVEN_UP, END };
+static enum fate fates[8];
+static int fate_n, fate_at;
+static struct {
+    char *url, *body;
+} late[8];
+static int late_n;
+static int64_t lag;
+
+static int serve(const char *url, const char *body, const char *header, struct buf *ret)
+{
+    const struct http_ask a = {.url = url, .headers = {header}, .body = body, .body_n = strlen(body)};
+    buf_clear(ret);
+    return api_etcd_serve(&a, ret);
+}
+
+static int carry(const struct http_ask *a, int64_t deadline, struct buf *ret)
+{
+    const bool drawn = strstr(a->url, "txn") && fate_at < fate_n;
+    const enum fate f = drawn ? fates[fate_at++] : ARRIVES;
+    (void)deadline;
+    if (f == LOST)
+        return -ETIMEDOUT;
+    if (f == END)
+        return -ECANCELED;
+    if (f == LATE || f == GIVEN_UP) {
+        late[late_n].url = strdup(a->url);
+        late[late_n++].body = strdup(a->body);
+        return f == LATE ? -ETIMEDOUT : -ECANCELED;
+    }
+    const int status = serve(a->url, a->body, a->headers[0], ret);
+    if (f == TWICE)
+        return serve(a->url, a->body, a->headers[0], ret);
+    return f == ANSWER_LOST ? -ETIMEDOUT : status;
+}
+
+static void let_the_late_arrive(void)
+{
+    struct buf b = {0};
+    for (int i = 0; i < late_n; i++) {
+        serve(late[i].url, late[i].body, NULL, &b);
+        free(late[i].url);
+        free(late[i].body);
+    }
+    late_n = 0;
+    buf_free(&b);
+}
+
+static int no_pause(int64_t ms)
+{
+    (void)ms;
+    return 0;
+}
+
+static int64_t lag_of_news(void)
+{
+    return lag;
+}
+
+static const struct api_carrier carrier = {.ask = carry, .pause = no_pause, .lag = lag_of_news, .clock = clock_ms};
+
+static void draw(int n, const enum fate *f)
+{
+    memcpy(fates, f, (size_t)n * sizeof *f);
+    fate_n = n;
+    fate_at = 0;
+}
+#define DRAW(...) draw(sizeof((enum fate[]){__VA_ARGS__}) / sizeof(enum fate), (enum fate[]){__VA_ARGS__})
+
+static void a_renewal_whose_answer_was_lost_has_a_number_of_its_own(void **state)
+{
+    struct rdzv_home *h = open_job(), *b = open_job();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    DRAW(ANSWER_LOST); /* asked again within the call */
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    assert_int_equal(own.n, 2);
+    DRAW(LOST, TWICE); /* which the network brings twice: the second does nothing */
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    see(b, &seen, "1-x", own.n, false);
+    h->ops->close(h);
+    b->ops->close(b);
+}
+
+/* It would show a number that was seen before: whoever looks would take the claim for one that stands still. */
+static void a_renewal_that_comes_late_does_nothing(void **state)
+{
+    struct rdzv_home *h = open_job(), *b = open_job();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    DRAW(LATE);
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    const uint64_t n = own.n;
+    let_the_late_arrive();
+    see(b, &seen, "1-x", n, false);
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    assert_true(own.n > n);
+    h->ops->close(h);
+    b->ops->close(b);
+}
+
+static void a_claim_whose_answer_was_lost_is_ours(void **state)
+{
+    struct rdzv_home *h = open_job();
+    struct rdzv_claim own = claim_of("1-x");
+    struct err e;
+    (void)state;
+    DRAW(ARRIVES, ANSWER_LOST); /* the first clears what vanished claims left */
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    assert_int_equal(append(h, "1-x", "one\n", &e), 1);
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    check_log(h, "@reign epoch=1-x\none\n");
+    h->ops->close(h);
+}
+
+static void a_lost_append_is_told_from_a_lost_answer(void **state)
+{
+    struct rdzv_home *h = open_job();
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    DRAW(ANSWER_LOST);
+    assert_int_equal(append(h, "1-x", "one\n", &e), 1);
+    DRAW(LOST, TWICE);
+    assert_int_equal(append(h, "1-x", "two\n", &e), 1);
+    DRAW(LATE);
+    assert_int_equal(append(h, "1-x", "three\n", &e), 1);
+    let_the_late_arrive();
+    check_log(h, "@reign epoch=1-x\none\ntwo\nthree\n");
+    h->ops->close(h);
+}
+
+static void an_append_that_comes_after_the_next_claim_does_nothing(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    see(b, &seen, "1-x", 0, false);
+    DRAW(GIVEN_UP);
+    assert_int_equal(append(a, "1-x", "one\n", &e), -ECANCELED);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    let_the_late_arrive();
+    check_log(b, "@reign epoch=1-x\n@reign epoch=2-y\n");
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+/* A leader is gone between the parts and the last of them, which makes them stand. */
+static void parts_without_the_last_are_not_believed(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct buf big = large('b', 2500000);
+    struct rdzv_claim seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    assert_int_equal(append(a, "1-x", "one\n", &e), 1);
+    DRAW(ARRIVES, ARRIVES, END);
+    assert_int_equal(a->ops->append(a, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), -ECANCELED);
+    check_log(b, "@reign epoch=1-x\none\n");
+    see(b, &seen, "1-x", 0, false);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    assert_int_equal(b->ops->append(b, &(struct rdzv_write){.decision = &big, .epoch = "2-y"}, &e), 1);
+    struct buf log = {0};
+    assert_int_equal(b->ops->load(b, &log, &e), 0);
+    assert_int_equal(log.len, 17 + 4 + 17 + big.len);
+    a->ops->close(a);
+    b->ops->close(b);
+    buf_free(&big);
+    buf_free(&log);
+}
+
+static void a_claim_is_watched_and_read_anew_when_the_watch_ends(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    see(b, &seen, "1-x", 0, false);
+    const uint64_t before = api_etcd.requests;
+    for (uint64_t i = 1; i <= 3; i++) {
+        assert_int_equal(a->ops->renew(a, &own, &e), 1);
+        see(b, &seen, "1-x", i, false);
+    }
+    assert_int_equal(api_etcd.requests - before, 3); /* those of the renewals */
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    api_etcd_compact();
+    see(b, &seen, "1-x", 4, false);
+    assert_int_equal(api_etcd.requests - before, 5);
+    b->ops->rest(b);
+    see(b, &seen, "1-x", 4, false); /* it has been read */
+    assert_int_equal(api_etcd.requests - before, 6);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+/* News that come late show what was read long before. */
+static void old_news_change_nothing(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    see(b, &seen, "1-x", 0, false);
+    lag = 100000;
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    see(b, &seen, "1-x", 2, false); /* after a second it is read */
+    lag = 0;
+    assert_int_equal(b->ops->look(b, &seen, &e), 1);
+    assert_int_equal(seen.n, 2);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void the_lease_is_handed_on(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    assert_int_equal(append(a, "1-x", "one\n", &e), 1);
+    see(b, &seen, "1-x", 0, false);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    assert_int_equal(api_etcd.leases, 1);
+    api_etcd_expire();
+    assert_int_equal(append(b, "2-y", "two\n", &e), 0); /* the claim has gone with all else */
+    assert_int_equal(claim(a, &none, "1-z", &e), 1);
+    check_log(a, "@reign epoch=1-z\n");
+    assert_int_equal(api_etcd.leases, 2);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void another_etcd_is_none_of_the_leaders(void **state)
+{
+    struct rdzv_home *h = open_job();
+    struct rdzv_claim own = claim_of("1-x");
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    assert_int_equal(append(h, "1-x", "one\n", &e), 1);
+    api_etcd.cluster = 4712; /* restored from a copy, say */
+    assert_int_equal(append(h, "1-x", "two\n", &e), 0);
+    assert_int_equal(h->ops->renew(h, &own, &e), 0);
+    h->ops->close(h);
+}
+
+/* --- who may */
+
+static char user_file[64];
+
+static void write_user(const char *line)
+{
+    FILE *f = fopen(user_file, "w");
+    fputs(line, f);
+    fclose(f);
+}
+
+static void a_user_gets_a_token_and_another_when_it_has_ended(void **state)
+{
+    struct rdzv_claim own = claim_of("1-x");
+    struct err e;
+    (void)state;
+    snprintf(user_file, sizeof user_file, "/tmp/rdzv-etcd-%d", (int)getpid());
+    write_user("root:s:3cret\n");
+    api_etcd.login = "{\"name\":\"root\",\"password\":\"s:3cret\"}";
+    struct rdzv_home *stranger = open_job();
+    struct rdzv_claim seen;
+    assert_int_equal(stranger->ops->look(stranger, &seen, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "user name is empty"));
+    assert_non_null(strstr(e.text, "CRUN_ETCD_USER_FILE"));
+    setenv("CRUN_ETCD_USER_FILE", user_file, 1);
+    struct rdzv_home *h = open_job();
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    api_etcd.tokens++;
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    write_user("root:wrong\n");
+    struct rdzv_home *wrong = open_job();
+    assert_int_equal(wrong->ops->look(wrong, &seen, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "invalid user ID or password"));
+    assert_null(strstr(e.text, "wrong"));
+    write_user("root\n");
+    struct rdzv_home *none_opened;
+    assert_int_equal(rdzv_home_open(&none_opened, where(), &(struct rdzv_home_options){.run_id = "j"}, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "expected USER:PASSWORD"));
+    unsetenv("CRUN_ETCD_USER_FILE");
+    unlink(user_file);
+    stranger->ops->close(stranger);
+    wrong->ops->close(wrong);
+    h->ops->close(h);
+}
+
+static void an_etcd_without_its_gateway_is_named(void **state)
+{
+    struct rdzv_home *h = open_job();
+    struct rdzv_claim seen;
+    struct err e;
+    (void)state;
+    api_etcd.gateway = false;
+    assert_int_equal(h->ops->look(h, &seen, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "http://one:2379 knows no /v3: its JSON gateway is off"));
+    h->ops->close(h);
+}
+
+static void a_bad_url_is_refused(void **state)
+{
+    static const char *const bad[][2] = {{"etcd://", "expected HOST"},    {"etcd://h:0", "expected HOST"},
+                                         {"etcd://h:x", "expected HOST"}, {"etcds://a,,b", "expected HOST"},
+                                         {"etcd://a/b/c", "one word"},    {"etcd://me:secret@h", "CRUN_ETCD_USER_FILE"},
+                                         {"etcd://::1", "expected HOST"}};
+    struct rdzv_home *h;
+    struct err e;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(rdzv_home_open(&h, bad[i][0], &(struct rdzv_home_options){.run_id = "j"}, &e), -EINVAL);
+        if (!strstr(e.text, bad[i][1]) || strstr(e.text, "secret"))
+            fail_msg("%s: %s", bad[i][0], e.text);
+    }
+    h = open_at("etcds://[fd00::1]:1,b/", "j");
+    h->ops->close(h);
+}
+
+static int an_empty_etcd(void **state)
+{
+    api_carrier = &carrier;
+    api_etcd_begin(4711);
+    fate_n = fate_at = 0;
+    lag = 0;
+    return another(state);
+}
+
+#define TEST(test) cmocka_unit_test_setup(test, an_empty_etcd)
+#else
+#define TEST(test) cmocka_unit_test_setup(test, another)
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_claim_says_who_leads_and_how_often_it_was_renewed),
+        TEST(a_claim_that_was_renewed_meanwhile_is_not_replaced),
+        TEST(an_older_leader_can_append_nothing),
+        TEST(a_whole_decision_takes_the_place_of_those_before),
+        TEST(a_large_decision_goes_in_parts),
+        TEST(the_end_of_a_job_clears_its_keys),
+        TEST(another_job_is_no_part_of_it),
+#ifndef REAL_ETCD
+        TEST(a_renewal_whose_answer_was_lost_has_a_number_of_its_own),
+        TEST(a_renewal_that_comes_late_does_nothing),
+        TEST(a_claim_whose_answer_was_lost_is_ours),
+        TEST(a_lost_append_is_told_from_a_lost_answer),
+        TEST(an_append_that_comes_after_the_next_claim_does_nothing),
+        TEST(parts_without_the_last_are_not_believed),
+        TEST(a_claim_is_watched_and_read_anew_when_the_watch_ends),
+        TEST(old_news_change_nothing),
+        TEST(the_lease_is_handed_on),
+        TEST(another_etcd_is_none_of_the_leaders),
+        TEST(a_user_gets_a_token_and_another_when_it_has_ended),
+        TEST(an_etcd_without_its_gateway_is_named),
+        TEST(a_bad_url_is_refused),
+#endif
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
