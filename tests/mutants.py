@@ -105,6 +105,14 @@ MUTANTS = {
     "renewals_are_no_news": (
         "common/rdzv/homes/rdzv_claim.c", 'strcmp(a->epoch, b->epoch) == 0 && a->n == b->n && a->released == b->released;', 'strcmp(a->epoch, b->epoch) == 0 && a->released == b->released;',
         ["election"]),
+    "renewals_repeat_a_number": (
+        "common/rdzv/homes/rdzv_log_etcd.c", "        next.n = ++h->n;", "        next.n = own->n + 1;", ["rdzv_etcd"]),
+    "a_lost_append_is_a_lost_answer": (
+        "common/rdzv/homes/rdzv_log_etcd.c", "rc = stands ? 1 : AGAIN;", "rc = once ? 1 : AGAIN;", ["rdzv_etcd"]),
+    "old_news_are_news": (
+        "common/rdzv/homes/rdzv_log_etcd.c", "if (rc < 0 || revision <= h->revision)", "if (rc < 0)", ["rdzv_etcd"]),
+    "any_etcd_is_the_leaders": (
+        "common/rdzv/homes/rdzv_log_etcd.c", "    return rc < 0 || strcmp(h->identity, h->answered) == 0 ? rc : 0;", "    return rc;", ["rdzv_etcd"]),
     "lease_by_the_same_clock": (
         "common/rdzv/client/lease.c", 'return silence_ms - (silence_ms + kill_ms) / 100;', 'return silence_ms + 0 * kill_ms;',
         ["lease"]),

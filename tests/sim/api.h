@@ -18,6 +18,9 @@ struct api_carrier {
 };
 extern const struct api_carrier *api_carrier;
 
+/* What clock.h says (api_clock.c); NULL: the time. */
+extern int64_t (*api_clock)(void);
+
 /* --- the model of an etcd: one at a time */
 
 struct api_etcd {

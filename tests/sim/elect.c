@@ -8,6 +8,7 @@
 
 #include "common/base/err.h"
 #include "common/rdzv/leader/rdzv_reign.h"
+#include "tests/sim/api.h"
 
 enum { APPEND_AGAIN_MS = 100, PATIENT_SILENCE_MS = ELECTION_FEW_MS + 2000 };
 
@@ -33,7 +34,7 @@ void elect_push_(struct world *w, struct node *n, struct election_event ev)
 
 static struct message *ask_home(struct world *w, struct node *n, enum home_asked call)
 {
-    struct message *m = post(w, M_HOME, delay(w));
+    struct message *m = elect_is_api_(w) ? post(w, M_KEEPER, w->now) : post(w, M_HOME, delay(w));
     m->node = n->index;
     m->life = n->life;
     m->call = call;
@@ -424,8 +425,11 @@ static void born(struct world *w, struct node *n)
     n->append_at = 0;
     n->identity[0] = 0;
     snprintf(own.node, sizeof own.node, "%s", n->id);
+    if (elect_is_api_(w))
+        elect_keep_(w, n);
     election_init(&n->x, &(struct election_options){.silence_ms = w->config.silence_ms,
                                                     .kill_ms = KILL_MS,
+                                                    .valid_ms = elect_is_api_(w) ? elect_valid_ms_(n) : 0,
                                                     .nodes = w->nodes,
                                                     .never = n->index >= live_from && live_from > 0,
                                                     .seed = draw(w),
@@ -464,7 +468,11 @@ static int64_t deadline(const struct node *n)
 
 static void deliver(struct world *w, struct message m)
 {
-    if (m.kind == M_HOME)
+    if (m.kind == M_KEEPER)
+        elect_keeper_(w, &m);
+    else if (m.kind == M_HOME && elect_is_api_(w))
+        elect_request_(w, &m);
+    else if (m.kind == M_HOME)
         on_home(w, m);
     else
         on_answer(w, &m);
@@ -550,6 +558,12 @@ static void fault(struct world *w)
         fail_worker(w, n);
     } else if (is_redis(s)) {
         redis_fault(w);
+    } else if (s->kind == ELECT_ETCD && chance(w, 0.3)) {
+        w->st->wipes++;
+        note(w, NULL, "another etcd, which is empty");
+        api_etcd_begin(draw(w) >> 1);
+    } else if (s->kind == ELECT_ETCD) {
+        api_etcd_compact();
     }
 }
 
@@ -574,6 +588,8 @@ static void set_up(struct world *w)
     s->live_from =
         !made && chance(w, 0.2) && w->nodes > 2 && !w->cuts_last ? w->nodes - 1 : 0; /* the last never leads */
     new_identity(w, &s->home);
+    if (s->kind == ELECT_ETCD)
+        api_etcd_begin(draw(w) >> 1);
     settle(w);
     if (s->kind == ELECT_PATIENT)
         w->config.silence_ms = PATIENT_SILENCE_MS;
@@ -597,6 +613,7 @@ int elect_run(enum elect_kind kind, uint64_t seed, bool trace, struct members_st
         return err_set(e, -ENOMEM, "no memory");
     s->kind = kind;
     const int rc = members_run(&s->w, &ops, seed, (int)kind, trace, total, e);
+    elect_end_(&s->w);
     free(s);
     return rc;
 }

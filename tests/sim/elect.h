@@ -14,6 +14,7 @@ enum elect_kind {
     ELECT_FOLDER, /* linearizable; listings may be a second old */
     ELECT_REDIS,  /* loses what it had, its last writes, or everything; an old primary may live on */
     ELECT_CUTS,   /* a folder; cuts between some nodes last, and firewalls refuse */
+    ELECT_ETCD, /* the shipped home over the model of an etcd (api.h): requests late, lost and doubled, slow watches */
     /* schedules that are made for faults which drawn ones hardly show (elect_made.c) */
     ELECT_RELEASE, /* a leader lets go that one member alone hears */
     ELECT_EMPTIED, /* a home is emptied; who has seen nothing leads while the leader before still acknowledges */

@@ -35,6 +35,7 @@ enum message_kind {
     M_RESET,
     M_HOME, /* from here on not of connections: to the home, */
     M_ANSWER,
+    M_KEEPER,   /* to the thread that asks the home: a call, or the answer of an API */
     M_QUESTION, /* to a host of the list */
     M_HEARD,
 };

@@ -1,11 +1,13 @@
 /* A job's home in an etcd (3.4 or newer), by the JSON gateway of its v3 API.
  *
  *   PREFIX/RUN/claim             who leads: "LEASE\n" and the claim (rdzv_claim.h)
- *   PREFIX/RUN/log/EPOCH-N.last  a decision: "PARTS\n" and its text; the first of a term is the claim's record
+ *   PREFIX/RUN/log/EPOCH-N.last  a decision: "K\n" and its text; K: 2 * its other parts, and 1 more if it is whole.
+ *                                The first of a term is the claim's record
  *   PREFIX/RUN/log/EPOCH-N.0001  what does not fit into that value: "-1\n" and a part, which counts once that stands
  *
  * Whatever is written is one transaction that compares the claim's mod revision, which each renewal changes: a request
- * that comes late or twice does nothing. A request is given REQUEST_MS, and is then made again at another member; if
+ * that comes late or twice does nothing, but for a decision that comes back just after a whole one has removed it: who
+ * loads passes over all that stands before a whole one. A request is given REQUEST_MS, and is then made again at another member; if
  * the answer to one that happened was lost, the comparison fails, and the same transaction reads the claim and the
  * decision that stand, which tell. Nodes that look for a leader watch the claim, and read it every CONFIRM_MS, so that
  * an etcd without a majority is not taken for a claim that stands still. All keys hang on one lease, which whoever
@@ -27,14 +29,18 @@
 #include "common/rdzv/homes/framed_file.h"
 #include "common/rdzv/homes/rdzv_log_home.h"
 
+#ifndef ETCD_PART               /* in the simulator decisions are small, and parts too */
+#define ETCD_PART (1000 * 1024) /* bytes of one value: etcd takes requests of 1.5 MiB */
+#endif
+
 enum {
     HOSTS_MAX = 16,
     KEY_MAX = 1100, /* characters of base64 */
     REQUEST_MS = 500,
-    PAUSE_MS = 50,      /* after each member has failed */
-    CONFIRM_MS = 1000,  /* what is watched is read */
-    PART = 1000 * 1024, /* bytes of one value: etcd takes requests of 1.5 MiB */
-    CLAIM_MS = 3000,    /* a claim's D: an etcd that loses its leader takes no write for 1 to 3 s */
+    PAUSE_MS = 50,     /* after each member has failed */
+    CONFIRM_MS = 1000, /* what is watched is read */
+    PART = ETCD_PART,
+    CLAIM_MS = 3000, /* a claim's D: an etcd that loses its leader takes no write for 1 to 3 s */
     AGAIN = 2,
 };
 
@@ -459,7 +465,7 @@ static int etcd_append(struct rdzv_home *base, const struct rdzv_write *w, struc
         const bool last = i == parts;
         const char *p = w->decision->data + (size_t)i * PART;
         const size_t n = last ? w->decision->len - (size_t)i * PART : PART;
-        const struct value v = {decision_name(h, last ? 0 : i + 1, name), last ? parts : -i - 1, p, n};
+        const struct value v = {decision_name(h, last ? 0 : i + 1, name), last ? 2 * parts + w->whole : -i - 1, p, n};
         do
             rc = lead(h, w->epoch, "log/", last && w->whole ? own : NULL, &v, 1, last ? name : NULL, e);
         while (rc == AGAIN);
@@ -472,17 +478,19 @@ static int etcd_append(struct rdzv_home *base, const struct rdzv_write *w, struc
 static int take_decision(const cJSON *kv, struct buf *waiting, int64_t *count, struct buf *ret, struct err *e)
 {
     const size_t before = waiting->len;
-    int64_t number;
-    TRY(take_value(kv, &number, waiting, e));
-    if (number == -1 || number == 0) { /* what waits is of a decision that never came to stand */
+    int64_t k;
+    TRY(take_value(kv, &k, waiting, e));
+    if (k == -1 || k == 0 || k == 1) { /* what waits is of a decision that never came to stand */
         buf_consume(waiting, before);
         *count = 0;
     }
-    if (number != (number < 0 ? -*count - 1 : *count))
+    if (k < 0 ? k != -*count - 1 : k / 2 != *count)
         return err_set(e, ERR_CORRUPT, "a decision in etcd lacks a part");
-    *count += number < 0;
-    if (number < 0)
+    *count += k < 0;
+    if (k < 0)
         return 0;
+    if (k % 2 == 1)
+        buf_clear(ret);
     const int rc = buf_add(ret, waiting->data, waiting->len);
     buf_clear(waiting);
     *count = 0;

@@ -280,7 +280,7 @@ static int another(void **state)
 /* --- what becomes of requests */
 
 /* GIVEN_UP: the caller is gone, and what it asked for comes late, or (END) never */
-enum fate { ARRIVES, LOST, ANSWER_LOST, LATE, TWICE, GIVEN_UP, END };
+enum fate { ARRIVES, LOST, ANSWER_LOST, LATE, TWICE, AND_LATE, GIVEN_UP, END }; /* AND_LATE: a second time */
 static enum fate fates[8];
 static int fate_n, fate_at;
 static struct {
@@ -305,11 +305,12 @@ static int carry(const struct http_ask *a, int64_t deadline, struct buf *ret)
         return -ETIMEDOUT;
     if (f == END)
         return -ECANCELED;
-    if (f == LATE || f == GIVEN_UP) {
+    if (f == LATE || f == AND_LATE || f == GIVEN_UP) {
         late[late_n].url = strdup(a->url);
         late[late_n++].body = strdup(a->body);
-        return f == LATE ? -ETIMEDOUT : -ECANCELED;
     }
+    if (f == LATE || f == GIVEN_UP)
+        return f == LATE ? -ETIMEDOUT : -ECANCELED;
     const int status = serve(a->url, a->body, a->headers[0], ret);
     if (f == TWICE)
         return serve(a->url, a->body, a->headers[0], ret);
@@ -413,6 +414,22 @@ static void a_lost_append_is_told_from_a_lost_answer(void **state)
     assert_int_equal(append(h, "1-x", "three\n", &e), 1);
     let_the_late_arrive();
     check_log(h, "@reign epoch=1-x\none\ntwo\nthree\n");
+    h->ops->close(h);
+}
+
+/* A request that arrives a second time, when a whole decision has removed what it wrote. */
+static void a_decision_that_comes_back_is_passed_over(void **state)
+{
+    struct rdzv_home *h = open_job();
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    DRAW(AND_LATE);
+    assert_int_equal(append(h, "1-x", "one\n", &e), 1);
+    assert_int_equal(append_as(h, "1-x", "all\n", true, &e), 1);
+    let_the_late_arrive();
+    assert_int_equal(append(h, "1-x", "two\n", &e), 1);
+    check_log(h, "all\ntwo\n");
     h->ops->close(h);
 }
 
@@ -641,6 +658,7 @@ int main(void)
         TEST(a_renewal_that_comes_late_does_nothing),
         TEST(a_claim_whose_answer_was_lost_is_ours),
         TEST(a_lost_append_is_told_from_a_lost_answer),
+        TEST(a_decision_that_comes_back_is_passed_over),
         TEST(an_append_that_comes_after_the_next_claim_does_nothing),
         TEST(parts_without_the_last_are_not_believed),
         TEST(a_claim_is_watched_and_read_anew_when_the_watch_ends),
