@@ -474,44 +474,47 @@ static int etcd_append(struct rdzv_home *base, const struct rdzv_write *w, struc
     return rc;
 }
 
-/* *waiting: parts, of which there are *count, that wait for the last of them to stand. */
-static int take_decision(const cJSON *kv, struct buf *waiting, int64_t *count, struct buf *ret, struct err *e)
+struct log_reader {
+    struct buf *out, parts; /* parts: that wait for the last one of their decision */
+    int64_t count;          /* of them */
+    bool lacks;             /* a decision since the newest whole one has not all of its parts */
+};
+
+static int take_decision(struct log_reader *r, const cJSON *kv, struct err *e)
 {
-    const size_t before = waiting->len;
+    const size_t before = r->parts.len;
     int64_t k;
-    TRY(take_value(kv, &k, waiting, e));
+    TRY(take_value(kv, &k, &r->parts, e));
     if (k == -1 || k == 0 || k == 1) { /* what waits is of a decision that never came to stand */
-        buf_consume(waiting, before);
-        *count = 0;
+        buf_consume(&r->parts, before);
+        r->count = 0;
     }
-    if (k < 0 ? k != -*count - 1 : k / 2 != *count)
-        return err_set(e, ERR_CORRUPT, "a decision in etcd lacks a part");
-    *count += k < 0;
+    r->count += k < 0;
     if (k < 0)
         return 0;
+    r->lacks = k / 2 != r->count || (r->lacks && k % 2 == 0);
     if (k % 2 == 1)
-        buf_clear(ret);
-    const int rc = buf_add(ret, waiting->data, waiting->len);
-    buf_clear(waiting);
-    *count = 0;
+        buf_clear(r->out);
+    const int rc = buf_add(r->out, r->parts.data, r->parts.len);
+    buf_clear(&r->parts);
+    r->count = 0;
     return rc < 0 ? err_set(e, rc, "the decision log does not fit in memory") : 0;
 }
 
 static int etcd_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 {
     struct etcd_home *h = begin(base);
-    struct buf waiting = {0};
-    int64_t count = 0;
+    struct log_reader r = {.out = ret};
     const cJSON *kv;
     cJSON *tree;
     int rc = 0;
     start(h);
     PUT(h, "{\"key\":\"%s\",\"range_end\":\"%s\"}", KEY(h, "log/"), KEY(h, "log0"));
     TRY(call(h, "kv/range", &tree, e));
-    cJSON_ArrayForEach(kv, in(tree, "kvs")) rc = rc ? rc : take_decision(kv, &waiting, &count, ret, e);
+    cJSON_ArrayForEach(kv, in(tree, "kvs")) rc = rc ? rc : take_decision(&r, kv, e);
     cJSON_Delete(tree);
-    buf_free(&waiting);
-    return rc;
+    buf_free(&r.parts);
+    return rc == 0 && r.lacks ? err_set(e, ERR_CORRUPT, "a decision in etcd lacks a part") : rc;
 }
 
 static void etcd_forget(struct rdzv_home *base) /* unless somebody else has claimed */

@@ -430,6 +430,13 @@ static void a_decision_that_comes_back_is_passed_over(void **state)
     let_the_late_arrive();
     assert_int_equal(append(h, "1-x", "two\n", &e), 1);
     check_log(h, "all\ntwo\n");
+    struct buf big = large('b', 2500000);
+    DRAW(ARRIVES, ARRIVES, AND_LATE); /* the last of its parts alone comes back */
+    assert_int_equal(h->ops->append(h, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
+    assert_int_equal(append_as(h, "1-x", "all\n", true, &e), 1);
+    let_the_late_arrive();
+    check_log(h, "all\n");
+    buf_free(&big);
     h->ops->close(h);
 }
 
