@@ -99,6 +99,8 @@ static enum home_kind kind_of_url(const char *endpoint)
         return HOME_REDIS;
     if (has_scheme(endpoint, "etcd://") || has_scheme(endpoint, "etcds://"))
         return HOME_ETCD;
+    if (has_scheme(endpoint, "k8s://"))
+        return HOME_K8S;
     return HOME_TCP;
 }
 
@@ -277,8 +279,8 @@ static int take_endpoint(struct choice *c, const struct scheduler *s, const char
     if (strstr(endpoint, "://"))
         return err_set(
             e, ERR_USAGE,
-            "'%s': expected HOST[:PORT], redis://, rediss://, redis+sentinel://, rediss+sentinel://, etcd://, etcds:// or "
-            "file:///DIR",
+            "'%s': expected HOST[:PORT], redis://, rediss://, redis+sentinel://, rediss+sentinel://, etcd://, etcds://, k8s:// "
+            "or file:///DIR",
             endpoint);
     if (c->t->store_type_file || backend_is(c, "file"))
         return take_path(c, endpoint, e);
@@ -392,7 +394,7 @@ static int check_backend(const struct choice *c, struct err *e)
         return err_set(e, ERR_USAGE,
                        "--rdzv-backend '%s': expected c10d, rendezvousd, tcp, static, redis, etcd or file", b);
     const enum home_kind kind = kind_of_url(c->t->endpoint);
-    const char *names = kind == HOME_REDIS ? "redis" : kind == HOME_ETCD ? ETCD : "file c10d";
+    const char *names = kind == HOME_REDIS ? "redis" : kind == HOME_ETCD ? ETCD : kind == HOME_K8S ? "" : "file c10d";
     if (b && kind != HOME_TCP && !backend_is(c, names))
         return err_set(e, ERR_USAGE,
                        "--rdzv-backend '%s' does not go with --rdzv-endpoint %s://: leave the backend out", b,
@@ -471,9 +473,11 @@ static int choose(struct choice *c, const struct scheduler *s, struct err *e)
 static int choose_run_id(struct choice *c, const struct scheduler *s, struct err *e)
 {
     struct home *h = c->home;
-    const bool shared = h->kind == HOME_REDIS || h->kind == HOME_ETCD || h->kind == HOME_FILE ||
+    const bool shared = h->kind == HOME_REDIS || h->kind == HOME_ETCD || h->kind == HOME_K8S || h->kind == HOME_FILE ||
                         (h->kind == HOME_TCP && is_of_a_daemon(c));
     const char *id = c->t->run_id ? c->t->run_id : h->kind == HOME_LOCAL ? "" : s->job;
+    if (!*id && h->kind == HOME_K8S) /* its last word is a name of this job's own */
+        id = strrchr(h->endpoint, '/') + 1;
     if (!*id && shared)
         return err_set(e, ERR_USAGE,
                        "no --rdzv-id is given: a rendezvous that jobs share needs a name of this job's own, expected "

@@ -9,7 +9,8 @@
  *   - --master-addr with backend c10d: that endpoint, for torchrun's users mean it;
  *   - backend static, --master-addr or --master-port: node rank 0 hosts there, and the workers' store is on the same
  *     port;
- *   - redis://, rediss://, redis+sentinel://, rediss+sentinel://, etcd://, etcds://, file://: the decision log there;
+ *   - redis://, rediss://, redis+sentinel://, rediss+sentinel://, etcd://, etcds://, k8s://, file://: the decision
+ *     log there;
  *   - nothing, for several nodes: Slurm, PBS, Open MPI, a Kubernetes Indexed Job, then rdzv_endpoint of crun.conf
  *     (an HOST[:PORT] there is a rendezvousd's: only dialled), else an error that says what may be done. */
 #ifndef CRUN_LAUNCHER_HOME_H
@@ -35,6 +36,7 @@ struct err;
     X(HOME_STATIC, "static") /* the same, on the port of the workers' store */                                         \
     X(HOME_REDIS, "redis")                                                                                             \
     X(HOME_ETCD, "etcd")                                                                                               \
+    X(HOME_K8S, "k8s")                                                                                                 \
     X(HOME_FILE, "file")                                                                                               \
     X(HOME_LISTED, "listed hosts") /* one of several cruns that host */
 

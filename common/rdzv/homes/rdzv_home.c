@@ -11,12 +11,14 @@
 int rdzv_home_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e)
 {
     const bool folder = strncmp(url, "file://", 7) == 0,
-               etcd = strncmp(url, "etcd://", 7) == 0 || strncmp(url, "etcds://", 8) == 0;
+               etcd = strncmp(url, "etcd://", 7) == 0 || strncmp(url, "etcds://", 8) == 0,
+               kube = strncmp(url, "k8s://", 6) == 0;
     int rc = folder && url[7] != '/'
                  ? err_set(e, -EINVAL, "'%.200s': expected file:///FOLDER with an absolute path", url)
              : folder && o->process_fd ? rdzv_home_far_open(ret, url, o, e)
              : folder                  ? rdzv_log_file_open(ret, url, o, e)
              : etcd                    ? rdzv_log_etcd_open(ret, url, o, e)
+             : kube                    ? rdzv_log_kube_open(ret, url, o, e)
                                        : rdzv_log_redis_open(ret, url, o, e);
     if (rc < 0 && e)
         err_wrap(e, "rendezvous '%.*s...'", (int)(strstr(url, "://") ? strstr(url, "://") - url : 0), url);

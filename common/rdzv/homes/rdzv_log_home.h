@@ -9,6 +9,7 @@
 
 int rdzv_log_redis_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
 int rdzv_log_etcd_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
+int rdzv_log_kube_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
 /* Touches the folder in the calling thread. */
 int rdzv_log_file_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
 /* Lets a process do it (o->process_fd). */
