@@ -1,4 +1,4 @@
-/* APIs of homes, modelled: an etcd. The functions of common/http/http_client.h are here, in place of those that ask
+/* APIs of homes, modelled: an etcd, a Kubernetes. The functions of common/http/http_client.h are here, in place of those that ask
  * libcurl; who carries a request to the model, and what becomes of it on its way, is the program's to say. */
 #ifndef CRUN_TESTS_API_H
 #define CRUN_TESTS_API_H
@@ -9,12 +9,13 @@
 struct buf;
 struct http_ask;
 
-/* A status, or negative; the answer's body in *ret. */
 struct api_carrier {
+    /* A status, or negative; the answer's body in *ret. */
     int (*ask)(const struct http_ask *a, int64_t deadline, struct buf *ret);
     int (*pause)(int64_t ms);
     int64_t (*lag)(void);   /* how old the newest news is that a stream shows; negative: none comes */
     int64_t (*clock)(void); /* the model's, of the news */
+    bool kube;              /* of which model the streams are */
 };
 extern const struct api_carrier *api_carrier;
 
@@ -40,5 +41,19 @@ int api_etcd_line(const char *request, uint64_t *from, int64_t then, struct buf 
 void api_etcd_compact(void);
 void api_etcd_expire(void); /* all leases, with their keys */
 void api_etcd_end(void);
+
+/* --- that of a Kubernetes */
+
+struct api_kube {
+    uint64_t requests, writes; /* so far */
+    int refuse, status;        /* so many of the next requests are answered with that status */
+};
+extern struct api_kube api_kube;
+
+void api_kube_begin(void);
+int api_kube_serve(const struct http_ask *a, struct buf *ret);
+int api_kube_line(const char *request, uint64_t *from, int64_t then, struct buf *ret);
+void api_kube_compact(void); /* watches from before end with 410 */
+int api_kube_maps(void);     /* how many ConfigMaps there are */
 
 #endif

@@ -64,7 +64,9 @@ int http_client_line(struct http_client *c, struct buf *ret)
     if (!c->stream)
         return -EPIPE;
     buf_clear(ret);
-    return lag < 0 ? 0 : api_etcd_line(c->stream, &c->from, api_carrier->clock() - lag, ret);
+    if (lag < 0)
+        return 0;
+    return (api_carrier->kube ? api_kube_line : api_etcd_line)(c->stream, &c->from, api_carrier->clock() - lag, ret);
 }
 
 void http_client_stream_end(struct http_client *c)

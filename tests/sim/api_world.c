@@ -16,7 +16,7 @@
 enum { CALLS = 256, STACK = 512 << 10, REST_MS = 2000 };
 
 struct carried {
-    char *url, *header, *body;
+    char *method, *url, *header, *body;
     size_t n;
 };
 
@@ -75,9 +75,10 @@ static int carry(const struct http_ask *a, int64_t deadline, struct buf *ret)
     struct world *w = k->w;
     if (k->gone)
         return -ECANCELED;
-    const struct carried c = {.url = keep(w, a->url, strlen(a->url)),
+    const struct carried c = {.method = keep(w, a->method, strlen(a->method)),
+                              .url = keep(w, a->url, strlen(a->url)),
                               .header = a->headers[0] ? keep(w, a->headers[0], strlen(a->headers[0])) : NULL,
-                              .body = keep(w, a->body ? a->body : "", a->body_n),
+                              .body = a->body ? keep(w, a->body, a->body_n) : NULL,
                               .n = a->body_n};
     char *text = keep(w, (const char *)&c, sizeof c);
     const int64_t left = deadline - clock_of(k->n);
@@ -116,7 +117,8 @@ static int64_t world_clock(void)
     return W->now;
 }
 
-static const struct api_carrier carrier = {.ask = carry, .pause = pause_, .lag = lag, .clock = world_clock};
+static const struct api_carrier etcd = {.ask = carry, .pause = pause_, .lag = lag, .clock = world_clock},
+                                kube = {.ask = carry, .pause = pause_, .lag = lag, .clock = world_clock, .kube = true};
 
 static int claim(struct keeper *k, struct message *m, struct err *e)
 {
@@ -212,7 +214,23 @@ static void end(struct keeper *k)
 
 bool elect_is_api_(const struct world *w)
 {
-    return ((const struct shared *)w)->kind == ELECT_ETCD;
+    return ((const struct shared *)w)->kind == ELECT_ETCD || ((const struct shared *)w)->kind == ELECT_KUBE;
+}
+
+/* With the token of a service account. */
+static void be_a_pod(void)
+{
+    static char files[64];
+    char token[80];
+    if (files[0])
+        return;
+    snprintf(files, sizeof files, "/tmp/sim-pod-XXXXXX");
+    FILE *f = mkdtemp(files) ? fopen((snprintf(token, sizeof token, "%s/token", files), token), "w") : NULL;
+    if (!f || fputs("secret\n", f) < 0 || fclose(f) != 0)
+        abort();
+    setenv("CRUN_K8S_FILES", files, 1);
+    setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1", 1);
+    setenv("KUBERNETES_SERVICE_PORT", "443", 1);
 }
 
 void elect_keep_(struct world *w, struct node *n)
@@ -224,8 +242,11 @@ void elect_keep_(struct world *w, struct node *n)
     char *stack = k->stack ? k->stack : malloc(STACK);
     memset(k, 0, sizeof *k);
     *k = (struct keeper){.w = w, .n = n, .life = n->life, .stack = stack};
-    api_carrier = &carrier;
-    if (rdzv_home_open(&k->home, "etcd://one,two,three", &o, &e) < 0)
+    const bool is_kube = shared(w)->kind == ELECT_KUBE;
+    api_carrier = is_kube ? &kube : &etcd;
+    if (is_kube)
+        be_a_pod();
+    if (rdzv_home_open(&k->home, is_kube ? "k8s://space/sim" : "etcd://one,two,three", &o, &e) < 0)
         broken(w, "%s", e.text);
     getcontext(&k->context);
     k->context.uc_stack.ss_sp = stack;
@@ -257,8 +278,8 @@ void elect_request_(struct world *w, const struct message *m)
     if (shared(w)->home_away_until > w->now || shared(w)->out_of_home[m->node] > w->now)
         return;
     memcpy(&c, m->text, sizeof c);
-    const struct http_ask a = {.url = c.url, .headers = {c.header}, .body = c.body, .body_n = c.n};
-    const int status = api_etcd_serve(&a, &answer);
+    const struct http_ask a = {.method = c.method, .url = c.url, .headers = {c.header}, .body = c.body, .body_n = c.n};
+    const int status = (api_carrier->kube ? api_kube_serve : api_etcd_serve)(&a, &answer);
     if (faulty(w) && chance(w, 0.02)) {
         w->st->lost_replies++;
     } else if (w->n[m->node].alive && w->n[m->node].life == m->life) {

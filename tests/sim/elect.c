@@ -558,6 +558,8 @@ static void fault(struct world *w)
         fail_worker(w, n);
     } else if (is_redis(s)) {
         redis_fault(w);
+    } else if (s->kind == ELECT_KUBE) {
+        api_kube_compact();
     } else if (s->kind == ELECT_ETCD) {
         api_etcd_compact(); /* it loses nothing; what an emptied home costs is ELECT_REDIS' to show */
     }
@@ -586,6 +588,8 @@ static void set_up(struct world *w)
     new_identity(w, &s->home);
     if (s->kind == ELECT_ETCD)
         api_etcd_begin(draw(w) >> 1);
+    if (s->kind == ELECT_KUBE)
+        api_kube_begin();
     settle(w);
     if (s->kind == ELECT_PATIENT)
         w->config.silence_ms = PATIENT_SILENCE_MS;

@@ -15,6 +15,7 @@ enum elect_kind {
     ELECT_REDIS,  /* loses what it had, its last writes, or everything; an old primary may live on */
     ELECT_CUTS,   /* a folder; cuts between some nodes last, and firewalls refuse */
     ELECT_ETCD, /* the shipped home over the model of an etcd (api.h): requests late, lost and doubled, slow watches */
+    ELECT_KUBE, /* the same over that of a Kubernetes */
     /* schedules that are made for faults which drawn ones hardly show (elect_made.c) */
     ELECT_RELEASE, /* a leader lets go that one member alone hears */
     ELECT_EMPTIED, /* a home is emptied; who has seen nothing leads while the leader before still acknowledges */

@@ -1,6 +1,6 @@
 /* Random schedules against jobs that elect their leader. ELECT_RUNS: how many for each home; ELECT_FIRST: the first
- * seed; ELECT_HOME: 0 folder, 1 Redis, 2 lasting cuts, 3 etcd, 4 releases,
- * 5 emptied homes, 6 a Redis and a long silence: this one alone; ELECT_SEED: replay one, with its trace.
+ * seed; ELECT_HOME: 0 folder, 1 Redis, 2 lasting cuts, 3 etcd, 4 Kubernetes, 5 releases, 6 emptied homes, 7 a Redis and
+ * a long silence: this one alone; ELECT_SEED: replay one, with its trace.
  * ELECT_FAULT: the name of the fault that is sown into this program (mutants.py): it must be seen. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,6 +72,12 @@ static void every_rule_holds_over_an_etcd(void **state)
     many(ELECT_ETCD, "etcd");
 }
 
+static void every_rule_holds_over_a_kubernetes(void **state)
+{
+    (void)state;
+    many(ELECT_KUBE, "Kubernetes");
+}
+
 static void every_rule_holds_when_a_leader_lets_go_that_one_member_alone_hears(void **state)
 {
     (void)state;
@@ -113,6 +119,7 @@ int main(void)
         cmocka_unit_test(every_rule_holds_over_a_redis),
         cmocka_unit_test(every_rule_holds_while_cuts_last),
         cmocka_unit_test(every_rule_holds_over_an_etcd),
+        cmocka_unit_test(every_rule_holds_over_a_kubernetes),
         cmocka_unit_test(every_rule_holds_when_a_leader_lets_go_that_one_member_alone_hears),
         cmocka_unit_test(every_rule_holds_when_a_home_is_emptied_under_a_leader),
         cmocka_unit_test(every_rule_holds_when_leaders_wait_longer_than_they_hear_too_few),

@@ -473,6 +473,7 @@ static int kube_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 {
     struct kube_home *h = begin(base);
     char path[700];
+    TRY(read_lease(h, e));
     buf_clear(&h->text);
     for (const char *p = h->now.older ? h->now.older : ""; *p; p += strcspn(p, ","), p += *p == ',') {
         cJSON *tree = NULL;

@@ -24,7 +24,7 @@ def leads(nodes):
 
 def test_an_etcd_keeps_its_promises(cluster):
     etcd = cluster.etcd()
-    p = subprocess.run([BUILD / "tests" / "common" / "test_rdzv_etcd_real"], env=dict(cluster.env, CRUN_TEST_ETCD=etcd.url), timeout=WAIT, check=False,
+    p = subprocess.run([BUILD / "tests" / "common" / "test_rdzv_etcd_real"], env=dict(cluster.env, CRUN_TEST_HOME=etcd.url), timeout=WAIT, check=False,
                        capture_output=True, text=True)
     assert p.returncode == 0, p.stdout + p.stderr
 

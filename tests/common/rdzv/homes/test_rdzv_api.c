@@ -1,5 +1,5 @@
-/* What an etcd promises as the home of a rendezvous, over a model of one (tests/sim/api.h); with REAL_ETCD over the one
- * at the URL in CRUN_TEST_ETCD, without the tests that lose answers. */
+/* What an etcd, or with KUBE a Kubernetes, promises as the home of a rendezvous: over a model of one (tests/sim/api.h);
+ * with REAL over the one that CRUN_TEST_HOME names, a URL, without the tests that lose answers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,11 +21,21 @@
 static const struct rdzv_claim none;
 static int jobs;
 
+#ifdef KUBE
+/* One Lease for each job. */
 static const char *where(void)
 {
-    const char *url = getenv("CRUN_TEST_ETCD");
+    static char url[80];
+    snprintf(url, sizeof url, "k8s://space/job-%d-%d", (int)getpid(), jobs);
+    return url;
+}
+#else
+static const char *where(void)
+{
+    const char *url = getenv("CRUN_TEST_HOME");
     return url ? url : "etcd://one,two:2380/pre";
 }
+#endif
 
 static struct rdzv_home *open_at(const char *url, const char *run)
 {
@@ -208,6 +218,7 @@ static void a_large_decision_goes_in_parts(void **state)
     struct err e;
     (void)state;
     assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    check_log(h, "@reign epoch=1-x\n"); /* as every leader does */
     assert_int_equal(append(h, "1-x", "one\n", &e), 1);
     assert_int_equal(h->ops->append(h, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
     assert_int_equal(append(h, "1-x", "\ntwo\n", &e), 1);
@@ -250,6 +261,7 @@ static void the_end_of_a_job_clears_its_keys(void **state)
     b->ops->close(b);
 }
 
+#ifndef KUBE
 static void another_job_is_no_part_of_it(void **state)
 {
     char run[64];
@@ -268,6 +280,8 @@ static void another_job_is_no_part_of_it(void **state)
     b->ops->close(b);
 }
 
+#endif
+
 static int another(void **state)
 {
     (void)state;
@@ -275,7 +289,7 @@ static int another(void **state)
     return 0;
 }
 
-#ifndef REAL_ETCD
+#ifndef REAL
 
 /* --- what becomes of requests */
 
@@ -284,21 +298,29 @@ enum fate { ARRIVES, LOST, ANSWER_LOST, LATE, TWICE, AND_LATE, GIVEN_UP, END }; 
 static enum fate fates[8];
 static int fate_n, fate_at;
 static struct {
-    char *url, *body;
+    char *method, *url, *body;
 } late[8];
 static int late_n;
 static int64_t lag;
 
-static int serve(const char *url, const char *body, const char *header, struct buf *ret)
+static int serve(const struct http_ask *a, struct buf *ret)
 {
-    const struct http_ask a = {.url = url, .headers = {header}, .body = body, .body_n = strlen(body)};
     buf_clear(ret);
-    return api_etcd_serve(&a, ret);
+#ifdef KUBE
+    return api_kube_serve(a, ret);
+#else
+    return api_etcd_serve(a, ret);
+#endif
+}
+
+static bool is_write(const struct http_ask *a) /* which draws its fate */
+{
+    return strstr(a->url, "txn") || (strstr(a->url, "leases") && a->method[0] == 'P');
 }
 
 static int carry(const struct http_ask *a, int64_t deadline, struct buf *ret)
 {
-    const bool drawn = strstr(a->url, "txn") && fate_at < fate_n;
+    const bool drawn = is_write(a) && fate_at < fate_n;
     const enum fate f = drawn ? fates[fate_at++] : ARRIVES;
     (void)deadline;
     if (f == LOST)
@@ -306,14 +328,15 @@ static int carry(const struct http_ask *a, int64_t deadline, struct buf *ret)
     if (f == END)
         return -ECANCELED;
     if (f == LATE || f == AND_LATE || f == GIVEN_UP) {
+        late[late_n].method = strdup(a->method);
         late[late_n].url = strdup(a->url);
         late[late_n++].body = strdup(a->body);
     }
     if (f == LATE || f == GIVEN_UP)
         return f == LATE ? -ETIMEDOUT : -ECANCELED;
-    const int status = serve(a->url, a->body, a->headers[0], ret);
+    const int status = serve(a, ret);
     if (f == TWICE)
-        return serve(a->url, a->body, a->headers[0], ret);
+        return serve(a, ret);
     return f == ANSWER_LOST ? -ETIMEDOUT : status;
 }
 
@@ -321,7 +344,11 @@ static void let_the_late_arrive(void)
 {
     struct buf b = {0};
     for (int i = 0; i < late_n; i++) {
-        serve(late[i].url, late[i].body, NULL, &b);
+        serve(
+            &(struct http_ask){
+                .method = late[i].method, .url = late[i].url, .body = late[i].body, .body_n = strlen(late[i].body)},
+            &b);
+        free(late[i].method);
         free(late[i].url);
         free(late[i].body);
     }
@@ -340,7 +367,15 @@ static int64_t lag_of_news(void)
     return lag;
 }
 
-static const struct api_carrier carrier = {.ask = carry, .pause = no_pause, .lag = lag_of_news, .clock = clock_ms};
+static const struct api_carrier carrier = {
+    .ask = carry,
+    .pause = no_pause,
+    .lag = lag_of_news,
+    .clock = clock_ms,
+#ifdef KUBE
+    .kube = true,
+#endif
+};
 
 static void draw(int n, const enum fate *f)
 {
@@ -392,7 +427,11 @@ static void a_claim_whose_answer_was_lost_is_ours(void **state)
     struct rdzv_claim own = claim_of("1-x");
     struct err e;
     (void)state;
+#ifdef KUBE
+    DRAW(ANSWER_LOST);
+#else
     DRAW(ARRIVES, ANSWER_LOST); /* the first clears what vanished claims left */
+#endif
     assert_int_equal(claim(h, &none, "1-x", &e), 1);
     assert_int_equal(append(h, "1-x", "one\n", &e), 1);
     assert_int_equal(h->ops->renew(h, &own, &e), 1);
@@ -430,6 +469,7 @@ static void a_decision_that_comes_back_is_passed_over(void **state)
     let_the_late_arrive();
     assert_int_equal(append(h, "1-x", "two\n", &e), 1);
     check_log(h, "all\ntwo\n");
+#ifndef KUBE
     struct buf big = large('b', 2500000);
     DRAW(ARRIVES, ARRIVES, AND_LATE); /* the last of its parts alone comes back */
     assert_int_equal(h->ops->append(h, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
@@ -437,6 +477,7 @@ static void a_decision_that_comes_back_is_passed_over(void **state)
     let_the_late_arrive();
     check_log(h, "all\n");
     buf_free(&big);
+#endif
     h->ops->close(h);
 }
 
@@ -456,6 +497,10 @@ static void an_append_that_comes_after_the_next_claim_does_nothing(void **state)
     a->ops->close(a);
     b->ops->close(b);
 }
+
+#ifndef KUBE
+
+/* --- an etcd alone */
 
 /* A leader is gone between the parts and the last of them, which makes them stand. */
 static void parts_without_the_last_are_not_believed(void **state)
@@ -636,16 +681,138 @@ static void a_bad_url_is_refused(void **state)
     h->ops->close(h);
 }
 
-static int an_empty_etcd(void **state)
+#else
+
+/* --- a Kubernetes alone */
+
+static void a_claim_is_watched_and_read_anew_when_the_watch_ends(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    see(b, &seen, "1-x", 0, false);
+    const uint64_t before = api_kube.requests;
+    for (uint64_t i = 1; i <= 3; i++) {
+        assert_int_equal(a->ops->renew(a, &own, &e), 1);
+        see(b, &seen, "1-x", i, false);
+    }
+    assert_int_equal(api_kube.requests - before, 3); /* those of the renewals */
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    api_kube_compact(); /* an ERROR of code 410 in the midst of the stream */
+    see(b, &seen, "1-x", 4, false);
+    assert_int_equal(api_kube.requests - before, 5);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void decisions_that_have_no_room_go_into_maps_and_what_nobody_names_goes(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim seen;
+    struct buf big = large('b', 9000), log = {0};
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    check_log(a, "@reign epoch=1-x\n");
+    assert_int_equal(append(a, "1-x", "one\n", &e), 1);
+    assert_int_equal(api_kube_maps(), 0);
+    assert_int_equal(a->ops->append(a, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
+    assert_int_equal(append(a, "1-x", "\ntwo\n", &e), 1);
+    assert_int_equal(api_kube_maps(), 1);
+    assert_int_equal(a->ops->append(a, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
+    assert_int_equal(api_kube_maps(), 1);
+    DRAW(END); /* a leader is gone before it names what it has written */
+    assert_int_equal(a->ops->append(a, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), -ECANCELED);
+    assert_int_equal(api_kube_maps(), 2);
+    see(b, &seen, "1-x", 0, false);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    assert_int_equal(b->ops->load(b, &log, &e), 0);
+    assert_int_equal(log.len, 17 + 4 + 9000 + 5 + 9000 + 17);
+    assert_int_equal(api_kube_maps(), 1);
+    assert_int_equal(append_as(b, "2-y", "all\n", true, &e), 1);
+    assert_int_equal(api_kube_maps(), 0);
+    check_log(b, "all\n");
+    b->ops->forget(b);
+    a->ops->close(a);
+    b->ops->close(b);
+    buf_free(&big);
+    buf_free(&log);
+}
+
+static void a_missing_rule_is_named_and_asked_for_again(void **state)
+{
+    struct rdzv_home *h = open_job();
+    struct rdzv_claim seen;
+    struct err e;
+    (void)state;
+    api_kube.refuse = 1;
+    api_kube.status = 403;
+    assert_int_equal(h->ops->look(h, &seen, &e), -EPERM);
+    assert_non_null(strstr(e.text, "cannot update resource"));
+    assert_non_null(strstr(e.text, "add that rule to the Role"));
+    assert_int_equal(h->ops->look(h, &seen, &e), 0);
+    api_kube.refuse = 2;
+    api_kube.status = 429;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1); /* after two pauses */
+    h->ops->close(h);
+}
+
+static void the_lease_of_another_job_is_refused(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_at(where(), "another");
+    struct rdzv_claim seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    assert_int_equal(b->ops->look(b, &seen, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "not of 'another'"));
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void a_bad_url_is_refused(void **state)
+{
+    static const char *const bad[] = {"k8s://",   "k8s:///x", "k8s://A",  "k8s://a/b/c",
+                                      "k8s://-a", "k8s://a/", "k8s://a.b"};
+    struct rdzv_home *h;
+    struct err e;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(rdzv_home_open(&h, bad[i], &(struct rdzv_home_options){.run_id = "j"}, &e), -EINVAL);
+        if (!strstr(e.text, "expected k8s://[NAMESPACE/]NAME"))
+            fail_msg("%s: %s", bad[i], e.text);
+    }
+    unsetenv("KUBERNETES_SERVICE_HOST");
+    assert_int_equal(rdzv_home_open(&h, "k8s://a/b", &(struct rdzv_home_options){.run_id = "j"}, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "this is no pod"));
+}
+
+#endif
+
+static int an_empty_home(void **state)
 {
     api_carrier = &carrier;
+#ifdef KUBE
+    static char files[64], command[160];
+    snprintf(files, sizeof files, "/tmp/rdzv-kube-%d", (int)getpid());
+    snprintf(command, sizeof command, "mkdir -p %s; echo secret > %s/token", files, files);
+    if (system(command) != 0)
+        return -1;
+    setenv("CRUN_K8S_FILES", files, 1);
+    setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1", 1);
+    setenv("KUBERNETES_SERVICE_PORT", "443", 1);
+    api_kube_begin();
+#else
     api_etcd_begin(4711);
+#endif
     fate_n = fate_at = 0;
     lag = 0;
     return another(state);
 }
 
-#define TEST(test) cmocka_unit_test_setup(test, an_empty_etcd)
+#define TEST(test) cmocka_unit_test_setup(test, an_empty_home)
 #else
 #define TEST(test) cmocka_unit_test_setup(test, another)
 #endif
@@ -659,22 +826,30 @@ int main(void)
         TEST(a_whole_decision_takes_the_place_of_those_before),
         TEST(a_large_decision_goes_in_parts),
         TEST(the_end_of_a_job_clears_its_keys),
+#ifndef KUBE
         TEST(another_job_is_no_part_of_it),
-#ifndef REAL_ETCD
+#endif
+#ifndef REAL
         TEST(a_renewal_whose_answer_was_lost_has_a_number_of_its_own),
         TEST(a_renewal_that_comes_late_does_nothing),
         TEST(a_claim_whose_answer_was_lost_is_ours),
         TEST(a_lost_append_is_told_from_a_lost_answer),
         TEST(a_decision_that_comes_back_is_passed_over),
         TEST(an_append_that_comes_after_the_next_claim_does_nothing),
-        TEST(parts_without_the_last_are_not_believed),
         TEST(a_claim_is_watched_and_read_anew_when_the_watch_ends),
+        TEST(a_bad_url_is_refused),
+#ifdef KUBE
+        TEST(decisions_that_have_no_room_go_into_maps_and_what_nobody_names_goes),
+        TEST(a_missing_rule_is_named_and_asked_for_again),
+        TEST(the_lease_of_another_job_is_refused),
+#else
+        TEST(parts_without_the_last_are_not_believed),
         TEST(old_news_change_nothing),
         TEST(the_lease_is_handed_on),
         TEST(another_etcd_is_none_of_the_leaders),
         TEST(a_user_gets_a_token_and_another_when_it_has_ended),
         TEST(an_etcd_without_its_gateway_is_named),
-        TEST(a_bad_url_is_refused),
+#endif
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
