@@ -1,7 +1,13 @@
-"""Servers whose APIs are homes of a rendezvous: an etcd of one or more members, each a process of its own."""
+"""Servers whose APIs are homes of a rendezvous: an etcd of one or more members, a Kubernetes API, each a process of its own."""
+import json
+import os
+import pathlib
 import re
 import shutil
+import ssl
 import subprocess
+import sys
+import urllib.error
 import urllib.request
 
 import pytest
@@ -64,3 +70,102 @@ class Etcd:
     def stop(self):
         for i in range(len(self.ports)):
             self.kill(i)
+
+
+def certificates(tmp):
+    """A CA (ca.pem), and certificates of a server at 127.0.0.1 and of a client."""
+    def run(*args):
+        subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True, timeout=60)
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    run("req", "-x509", *key, "-days", 2, "-subj", "/CN=ca", "-keyout", tmp / "ca.key", "-out", tmp / "ca.pem")
+    (tmp / "san").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
+    for name in ("server", "client"):
+        run("req", *key, "-subj", f"/CN={name}", "-keyout", tmp / f"{name}.key", "-out", tmp / f"{name}.csr")
+        run("x509", "-req", "-in", tmp / f"{name}.csr", "-CA", tmp / "ca.pem", "-CAkey", tmp / "ca.key", "-CAcreateserial", "-days", 2, "-extfile", tmp / "san",
+            "-out", tmp / f"{name}.pem")
+
+
+class Kubernetes:
+    """real: the kube-apiserver that KUBE_APISERVER names, with an etcd behind it; else a stand-in. Tokens: "secret" may all, "weak" what `rules` of
+    (verb, resource) say."""
+
+    def __init__(self, tmp, rules=(), real=False):
+        self.dir = tmp / "kube"
+        self.dir.mkdir()
+        self.port, self.real, self.rules, self.process, self.etcd = free_port(), real, [list(r) for r in rules], None, None
+        certificates(self.dir)
+        if real:
+            if not os.environ.get("KUBE_APISERVER"):
+                pytest.skip("no KUBE_APISERVER (a kube-apiserver)")
+            self.etcd = Etcd(self.dir)
+            for words in (["genrsa", "-out", "sa.key", "2048"], ["rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"]):
+                subprocess.run(["openssl", *words], cwd=self.dir, check=True, capture_output=True, timeout=60)
+            (self.dir / "tokens.csv").write_text('secret,admin,1,"system:masters"\nweak,weak,2\n')
+        self.start()
+        if real and rules:
+            self.grant()
+
+    def start(self):
+        d = self.dir
+        if self.real:
+            command = [os.environ["KUBE_APISERVER"], "--etcd-servers", self.etcd.url.replace("etcd://", "http://"), "--bind-address", "127.0.0.1",
+                       "--advertise-address", "127.0.0.1", "--secure-port", self.port, "--tls-cert-file", d / "server.pem", "--tls-private-key-file", d / "server.key",
+                       "--service-account-key-file", d / "sa.pub", "--service-account-signing-key-file", d / "sa.key",
+                       "--service-account-issuer", "https://kubernetes.default.svc", "--token-auth-file", d / "tokens.csv", "--authorization-mode", "RBAC",
+                       "--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", "ServiceAccount"]
+        else:
+            command = [sys.executable, pathlib.Path(__file__).parent / "kube_stand_in.py", self.port, d / "server.pem", d / "server.key",
+                       json.dumps({"secret": None, "weak": self.rules})]
+        with open(d / "log", "ab") as log:
+            self.process = subprocess.Popen([*map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait("the API", lambda: self.ask("GET", "/readyz")[0] == 200)
+        if self.real:
+            wait("the namespace", lambda: self.ask("GET", "/api/v1/namespaces/default")[0] == 200)
+
+    def grant(self):
+        """A Role for the user `weak`."""
+        api = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/"
+        rules = [{"apiGroups": ["coordination.k8s.io" if resource == "leases" else ""], "resources": [resource], "verbs": [verb]} for verb, resource in self.rules]
+        for kind, more in (("Role", {"rules": rules}),
+                           ("RoleBinding", {"subjects": [{"kind": "User", "name": "weak", "apiGroup": "rbac.authorization.k8s.io"}],
+                                            "roleRef": {"kind": "Role", "name": "crun", "apiGroup": "rbac.authorization.k8s.io"}})):
+            status, answer = self.ask("POST", api + kind.lower() + "s", {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "crun"}, **more})
+            assert status == 201, answer
+
+    def ask(self, method, path, o=None, token="secret"):
+        """-> its status, and its answer."""
+        context = ssl.create_default_context(cafile=self.dir / "ca.pem")
+        r = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}", method=method, data=json.dumps(o).encode() if o is not None else None,
+                                   headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(r, timeout=10, context=context) as f:
+                status, text = f.status, f.read()
+        except urllib.error.HTTPError as e:
+            status, text = e.code, e.read()
+        except (OSError, urllib.error.URLError):
+            return 0, None
+        try:
+            return status, json.loads(text)
+        except ValueError:
+            return status, text
+
+    def pod(self, tmp, token="secret"):
+        """The environment of a pod."""
+        files = tmp / f"pod-{token}"
+        files.mkdir(exist_ok=True)
+        shutil.copy(self.dir / "ca.pem", files / "ca.crt")
+        (files / "token").write_text(token)
+        (files / "namespace").write_text("default")
+        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.port), "CRUN_K8S_FILES": str(files)}
+
+    def lease(self, name):
+        return self.ask("GET", f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{name}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        self.kill()
+        if self.etcd:
+            self.etcd.stop()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from apis import Etcd
+from apis import Etcd, Kubernetes
 from daemon import Daemon
 from processes import WAIT, children, end_all, kill, wait
 from servers import Redis, wait_port  # noqa: F401
@@ -106,6 +106,11 @@ class Cluster:
     def etcd(self, **kw):
         """-> an Etcd of its own"""
         self.servers.append(Etcd(self.tmp, **kw))
+        return self.servers[-1]
+
+    def kubernetes(self, **kw):
+        """-> a Kubernetes of its own; nodes find it by its pod()"""
+        self.servers.append(Kubernetes(self.tmp, **kw))
         return self.servers[-1]
 
     # --- what the workers tell ---

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from apis import certificates
 from cluster import WAIT, kill_and_wait, wait
 from support import BUILD, CRUN
 from test_elected import CONF, leader_of
@@ -86,21 +87,13 @@ def test_the_names_of_torchrun_mean_it(cluster):
         assert [n.wait() for n in nodes] == [0, 0], nodes[0].text() + nodes[1].text()
 
 
-def certificates(tmp):
-    """A CA, the server's certificate for 127.0.0.1, and one of a client."""
-    def ssl(*args):
-        subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True, timeout=60)
-    ssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", 2, "-subj", "/CN=ca", "-keyout", tmp / "ca.key", "-out", tmp / "ca.pem")
-    (tmp / "san").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-    for name in ("server", "client"):
-        ssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}", "-keyout", tmp / f"{name}.key", "-out", tmp / f"{name}.csr")
-        ssl("x509", "-req", "-in", tmp / f"{name}.csr", "-CA", tmp / "ca.pem", "-CAkey", tmp / "ca.key", "-CAcreateserial", "-days", 2, "-extfile", tmp / "san",
-            "-out", tmp / f"{name}.pem")
+def tls_of(tmp):
+    certificates(tmp)
     return ["--cert-file", tmp / "server.pem", "--key-file", tmp / "server.key", "--trusted-ca-file", tmp / "ca.pem", "--client-cert-auth"]
 
 
 def test_tls_asks_for_the_certificates_of_both_sides(cluster):
-    etcd = cluster.etcd(tls=certificates(cluster.tmp))
+    etcd = cluster.etcd(tls=tls_of(cluster.tmp))
     env = {"CRUN_ETCD_CA": str(cluster.tmp / "ca.pem"), "CRUN_ETCD_CERT": str(cluster.tmp / "client.pem"), "CRUN_ETCD_KEY": str(cluster.tmp / "client.key")}
     nodes = [cluster.node(*args_of(etcd, "--nnodes", 2), program=["true"], env=env) for _ in range(2)]
     assert [n.wait() for n in nodes] == [0, 0], nodes[0].text()

@@ -1,0 +1,150 @@
+"""A Lease of a Kubernetes API as the home of a rendezvous. Daily over a stand-in, which is checked against answers of the real kube-apiserver; with
+KUBE_APISERVER=FILE (built from Debian's source package kubernetes) the same over that."""
+import os
+import subprocess
+import time
+
+import pytest
+
+from cluster import WAIT, kill_and_wait, wait
+from support import BUILD
+from test_elected import CONF, leader_of
+from test_etcd import BOUND, leads
+
+pytestmark = pytest.mark.serial
+REAL = pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["stand-in", "kube-apiserver"])
+# what docs/examples/kubernetes.yaml gives
+RULES = [("get", "leases"), ("watch", "leases"), ("create", "leases"), ("update", "leases"), ("delete", "leases"), ("get", "configmaps"), ("list", "configmaps"),
+         ("create", "configmaps"), ("delete", "configmaps")]
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+def lease(name, version=None, note="b"):
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": name, "annotations": {"a": note}, **({"resourceVersion": version} if version else {})}, "spec": {"holderIdentity": "me"}}
+
+
+def config_map(name, text):
+    return {"apiVersion": "v1", "kind": "ConfigMap", "immutable": True, "metadata": {"name": name, "labels": {"l": "v"}}, "data": {"text": text}}
+
+
+@REAL
+def test_the_api_answers_as_it_was_recorded(cluster, real):
+    """Recorded of kube-apiserver 1.20.2."""
+    k = cluster.kubernetes(real=real, rules=[("get", "leases")])
+
+    def ask(*args, **kw):
+        status, o = k.ask(*args, **kw)
+        return status, o.get("reason") if status >= 300 else o["kind"]
+
+    assert ask("GET", f"{LEASES}/one") == (404, "NotFound")
+    status, made = k.ask("POST", LEASES, lease("one"))
+    assert status == 201 and made["metadata"]["annotations"] == {"a": "b"}
+    version = made["metadata"]["resourceVersion"]
+    assert ask("POST", LEASES, lease("one")) == (409, "AlreadyExists")
+    status, o = k.ask("PUT", f"{LEASES}/one", lease("one", version))
+    assert (status, o["metadata"]["resourceVersion"]) == (200, version)  # nothing is changed, so it is no write
+    assert ask("PUT", f"{LEASES}/one", lease("one", version, "c")) == (200, "Lease")
+    assert ask("PUT", f"{LEASES}/one", lease("one", version, "d")) == (409, "Conflict")
+    assert ask("PUT", f"{LEASES}/two", lease("two", version))[0] in (404, 409)
+    assert ask("DELETE", f"{LEASES}/one", {"preconditions": {"resourceVersion": version}}) == (409, "Conflict")
+    assert ask("GET", f"{LEASES}/one", token="nobody") == (401, "Unauthorized")
+    wait("the Role", lambda: ask("GET", f"{LEASES}/one", token="weak") == (200, "Lease"))
+    status, o = k.ask("DELETE", f"{LEASES}/one", token="weak")
+    assert status == 403 and 'User "weak" cannot delete resource "leases" in API group "coordination.k8s.io" in the namespace "default"' in o["message"], o
+    assert ask("POST", MAPS, config_map("big", "x" * 1048577)) == (422, "Invalid")
+    assert ask("POST", MAPS, config_map("small", "x")) == (201, "ConfigMap")
+    status, o = k.ask("GET", f"{MAPS}?labelSelector=l%3Dv")
+    assert (status, [i["metadata"]["name"] for i in o["items"]]) == (200, ["small"])
+    assert ask("DELETE", f"{LEASES}/one", {"preconditions": {"resourceVersion": k.lease("one")[1]["metadata"]["resourceVersion"]}})[0] == 200
+    assert ask("GET", f"{LEASES}/one") == (404, "NotFound")
+
+
+@REAL
+def test_it_keeps_its_promises(cluster, real):
+    k = cluster.kubernetes(real=real)
+    if real:
+        assert k.ask("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "space"}})[0] == 201
+    p = subprocess.run([BUILD / "tests" / "common" / "test_rdzv_kube_real"], env=dict(cluster.env, **k.pod(cluster.tmp)), timeout=WAIT, check=False,
+                       capture_output=True, text=True)
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
+def args_of(*more):
+    return ["--rdzv-endpoint", "k8s://job", "--rdzv-conf", CONF, "--log-level", "info", *more]
+
+
+@REAL
+def test_four_pods_go_on_without_the_one_that_led_and_leave_nothing(cluster, real):
+    k = cluster.kubernetes(rules=RULES, real=real)
+    pod = k.pod(cluster.tmp, "weak")
+    nodes = [cluster.node(*args_of("--nnodes", "3:4", "--max-restarts", 3), env=pod) for _ in range(4)]
+    first, _ = cluster.wait_round(4)
+    leader = leader_of(nodes)
+    start = time.monotonic()
+    kill_and_wait(leader)
+    again, _ = cluster.wait_round(3, after=first)
+    took = time.monotonic() - start
+    print(f"the leader killed, to the next round: {took:.2f} s")
+    assert again == first + 1 and 4 < took < BOUND + 3  # a loaded machine's
+    cluster.finish(*(n for n in nodes if n is not leader))
+    assert k.lease("job")[0] == 404
+    assert not k.ask("GET", f"{MAPS}?labelSelector=crun%2Flease%3Djob")[1]["items"]
+
+
+@pytest.mark.slow
+def test_the_api_starts_again_and_costs_nothing_while_a_claim_lives(cluster):
+    """The stand-in keeps its objects in memory. Where the machine is busy, the API is away for longer than a claim and a silence: the job begins its next round."""
+    k = cluster.kubernetes(real=True)
+    nodes = [cluster.node(*args_of("--nnodes", "2:3", "--max-restarts", 3), env=k.pod(cluster.tmp)) for _ in range(3)]
+    first, _ = cluster.wait_round(3)
+    start = time.monotonic()
+    k.kill()
+    k.start()
+    away = time.monotonic() - start
+    print(f"the API was away for {away:.1f} s")
+    if away < 4:
+        time.sleep(4)
+        assert list(cluster.rounds()) == [first] and leads(nodes) == 1, [n.text() for n in nodes]
+    nodes[0].kill_agent()
+    cluster.wait_round(2, after=first)
+    cluster.finish(*nodes[1:])
+
+
+def test_without_the_api_workers_go_on_until_nobody_acknowledges_them(cluster):
+    k = cluster.kubernetes()
+    nodes = [cluster.node(*args_of("--nnodes", 2, "--max-restarts", 3), env=k.pod(cluster.tmp)) for _ in range(2)]
+    first, _ = cluster.wait_round(2)
+    k.process.send_signal(19)  # SIGSTOP: no answer at all
+    time.sleep(1.5)
+    k.process.send_signal(18)
+    time.sleep(3)
+    assert list(cluster.rounds()) == [first] and leads(nodes) == 1
+    cluster.finish()
+
+
+@pytest.mark.parametrize("missing", RULES[:4], ids=" ".join)
+def test_a_rule_that_is_missing_is_named_until_it_is_there(cluster, missing):
+    k = cluster.kubernetes(rules=[r for r in RULES if r != missing])
+    nodes = [cluster.node(*args_of("--nnodes", 2, "--rdzv-conf", "join_timeout=6"), env=k.pod(cluster.tmp, "weak"), program=["sleep", "2"]) for _ in range(2)]
+    codes = [n.wait() for n in nodes]
+    said = any(f'cannot {missing[0]} resource "{missing[1]}"' in n.text() and "add that rule to the Role" in n.text() for n in nodes)
+    assert said or missing[0] == "watch", nodes[0].text()
+    assert codes != [0, 0] or missing[0] == "watch", nodes[0].text()
+
+
+def test_outside_of_a_cluster_it_is_said(cluster):
+    node = cluster.node(*args_of("--nnodes", 2), program=["true"])
+    assert node.wait() == 2 and "this is no pod" in node.text(), node.text()
+
+
+def test_the_owner_takes_all_of_it_along(cluster):
+    k = cluster.kubernetes()
+    env = dict(k.pod(cluster.tmp), CRUN_K8S_OWNER="batch/v1,Job,train,8a7c")
+    cluster.node(*args_of("--nnodes", 1), env=env)
+    cluster.wait_round(1)
+    _, o = k.lease("job")
+    assert o["metadata"]["ownerReferences"] == [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "8a7c"}], o
+    assert os.path.basename(o["spec"]["holderIdentity"])
+    cluster.finish()
