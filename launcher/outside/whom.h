@@ -15,7 +15,7 @@ struct rdzv_home;
 /* Help of --rdzv-endpoint. */
 #define WHOM_HELP                                                                                                      \
     "HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; a list of hosts, as the job's nodes have it; " \
-    "or the redis://, etcd:// or file:// URL where its nodes meet"
+    "or the redis://, etcd://, k8s:// or file:// URL where its nodes meet"
 
 struct whom {
     const struct ask_options *o;

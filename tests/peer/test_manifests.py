@@ -10,9 +10,13 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
 def documents():
-    yield from yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
-    for job in yaml.safe_load((EXAMPLES / "jobset.yaml").read_text())["spec"]["replicatedJobs"]:
-        yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job["name"]}, **job["template"]}
+    for name in ("kubernetes", "kubernetes-lease", "jobset", "jobset-lease"):
+        for document in yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text()):
+            if document["kind"] != "JobSet":
+                yield document
+                continue
+            for job in document["spec"]["replicatedJobs"]:
+                yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job["name"]}, **job["template"]}
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda d: f"{d['kind']}-{d['metadata']['name']}")

@@ -96,10 +96,11 @@ static int write_object(bool lease, const char *name, bool make, cJSON *o, struc
         cJSON_Delete(o);
         return status(out, 409, make ? "already exists" : "the object has been modified");
     }
-    if (!make && !x) {
+    if (!x && !lease && !make) {
         cJSON_Delete(o);
         return status(out, 404, "not found");
     }
+    make = !x; /* a Lease that is gone is made anew by a PUT */
     if (make) {
         if (s.count == OBJECTS)
             abort();

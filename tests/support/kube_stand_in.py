@@ -86,20 +86,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.fail(422, "Invalid", f'ConfigMap "{name}" is invalid: []: Too long: must have at most 1048576 bytes')
         if method == "POST" and had:
             return self.fail(409, "AlreadyExists", f'{kind} "{name}" already exists')
-        if method != "POST" and not had:
+        if method != "POST" and not had and (method, kind) != ("PUT", "leases"):
             return self.fail(404, "NotFound", f'{kind} "{name}" not found')
         if method == "GET":
             return self.answer(200, had)
         wanted = o.get("preconditions", o.get("metadata", {})).get("resourceVersion")
-        if method in ("PUT", "DELETE") and wanted and wanted != had["metadata"]["resourceVersion"]:
+        if had and method in ("PUT", "DELETE") and wanted and wanted != had["metadata"]["resourceVersion"]:
             return self.fail(409, "Conflict", f'Operation cannot be fulfilled on {kind} "{name}": the object has been modified')
         if method == "DELETE":
             s.put(key, had, "DELETED")
             return self.answer(200, {"kind": "Status", "status": "Success"})
         if had and dict(o, metadata=dict(o["metadata"], resourceVersion="")) == dict(had, metadata=dict(had["metadata"], resourceVersion="")):
             return self.answer(200, had)  # no write
-        s.put(key, o, "ADDED" if method == "POST" else "MODIFIED")
-        return self.answer(201 if method == "POST" else 200, o)
+        s.put(key, o, "MODIFIED" if had else "ADDED")
+        return self.answer(200 if had else 201, o)
 
     def watch(self, space, query):
         name = query["fieldSelector"].removeprefix("metadata.name=")

@@ -39,6 +39,7 @@ enum {
     REQUEST_MS = 500,
     PAUSE_MS = 50,     /* after each member has failed */
     CONFIRM_MS = 1000, /* what is watched is read */
+    ANEW_MS = 250,     /* so is what cannot be watched */
     PART = ETCD_PART,
     CLAIM_MS = 3000, /* a claim's D: an etcd that loses its leader takes no write for 1 to 3 s */
     AGAIN = 2,
@@ -317,10 +318,11 @@ static int etcd_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err 
         h->watched = rc == 0 || (rc == 1 && take_news(h, &line) == 0);
     }
     buf_free(&line);
-    if (!h->watched || clock_ms() - h->read_ms >= CONFIRM_MS)
+    if (clock_ms() - h->read_ms >= (h->watched ? CONFIRM_MS : ANEW_MS)) {
         TRY(read_claim(h, e));
-    if (!h->watched)
-        TRY(watch(h, e));
+        if (!h->watched)
+            TRY(watch(h, e));
+    }
     *ret = h->seen;
     return h->mod > 0;
 }
@@ -329,6 +331,7 @@ static void etcd_rest(struct rdzv_home *base)
 {
     struct etcd_home *h = (struct etcd_home *)base;
     h->watched = false;
+    h->read_ms = 0;
     http_client_stream_end(h->http);
 }
 

@@ -34,9 +34,10 @@ enum {
     TEXT_MAX = KUBE_TEXT,
     WORD_MAX = 63, /* characters of a label's value */
     REQUEST_MS = 1000,
-    PAUSE_MS = 100, /* after an answer 429 or 5xx without a Retry-After, and twice as long after each further one */
-    CONFIRM_MS = 1500,
-    CLAIM_MS = 3000, /* a claim's D */
+    PAUSE_MS = 100,    /* after an answer 429 or 5xx without a Retry-After, and twice as long after each further one */
+    CONFIRM_MS = 1500, /* what is watched is read */
+    ANEW_MS = 250,     /* so is what cannot be watched */
+    CLAIM_MS = 3000,   /* a claim's D */
     TOKEN_MS = 60000,
 };
 
@@ -97,7 +98,7 @@ static int failed(struct kube_home *h, int status, const cJSON *answer, struct e
     const char *text = json_str_or(answer, "message", "");
     if (status == 401)
         h->token_ms = 0;
-    return err_set(e, status == 403 ? -EPERM : -EAGAIN, "the Kubernetes API answers: %.300s (HTTP status %d)%s",
+    return err_set(e, status == 403 ? -EPERM : -EAGAIN, "the Kubernetes API says: %.300s (HTTP status %d)%s",
                    *text ? text : "nothing", status, status == 403 ? ": add that rule to the Role of the pods" : "");
 }
 
@@ -300,9 +301,14 @@ static int kube_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err 
     for (int rc = 1; h->watched && rc != 0;) {
         rc = http_client_line(h->http, &line);
         h->watched = rc == 0 || (rc == 1 && take_news(h, &line) == 0);
+        if (rc == -403)
+            return err_set(e, -EPERM,
+                           "the Kubernetes API says: this pod cannot watch resource \"leases\" in the namespace "
+                           "'%s': add that rule to the Role of the pods",
+                           h->space);
     }
     buf_free(&line);
-    if (!h->watched || clock_ms() - h->read_ms >= CONFIRM_MS) {
+    if (clock_ms() - h->read_ms >= (h->watched ? CONFIRM_MS : ANEW_MS)) {
         char before[sizeof h->now.version];
         memcpy(before, h->now.version, sizeof before);
         TRY(read_lease(h, e));
@@ -317,6 +323,7 @@ static void kube_rest(struct rdzv_home *base)
 {
     struct kube_home *h = (struct kube_home *)base;
     h->watched = false;
+    h->read_ms = 0;
     http_client_stream_end(h->http);
 }
 

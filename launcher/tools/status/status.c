@@ -28,7 +28,7 @@ static const struct arg_spec specs[] = {
     ARG_GROUP("Status"),
     ASK_OPTIONS(
         "HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; a list of hosts, as the job's nodes "
-        "have it: the first that knows RUN, or any job, answers; or, for one RUN, the redis://, etcd:// or file:// URL "
+        "have it: the first that knows RUN, or any job, answers; or, for one RUN, the redis://, etcd://, k8s:// or file:// URL "
         "where its nodes meet"),
     {.name = "watch",
      .type = ARG_FLAG,
