@@ -1,6 +1,6 @@
 """How soon the others go on: usage bench_detection.py CRUN RENDEZVOUSD STAMP [--beside CRUN] [--homes HOME,...] [--runs N]
 
-For each home (rendezvousd, redis, file), median and worst of `runs` (20):
+For each home (rendezvousd, redis, file, and where it is named etcd), median and worst of `runs` (20):
 worker    kill -9 of one worker of four nodes, to the last worker of the next round
 member    kill -9 of one agent of four, to the last worker of the survivors' next round; a home without a daemon has no proof of its death
 and over rendezvousd once
@@ -63,7 +63,18 @@ def home(name, tmp, daemon, quiet):
         (pathlib.Path(tmp) / "shared").mkdir()
         yield f"file://{tmp}/shared"
         return
-    if name == "redis":
+    if name == "etcd":
+        ports = []
+        for _ in range(2):
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+                ports.append(s.getsockname()[1])
+        client, peer = (f"http://127.0.0.1:{p}" for p in ports)
+        server = subprocess.Popen(["etcd", "--data-dir", f"{tmp}/etcd", "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
+                                   "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"], **quiet)
+        wait(lambda: subprocess.run(["curl", "-sf", f"{client}/health"], capture_output=True, check=False).returncode == 0)
+        endpoint = client.replace("http://", "etcd://")
+    elif name == "redis":
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
