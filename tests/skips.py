@@ -126,6 +126,8 @@ def anywhere():  # what cannot be asked for here in another way
 ROWS = [
     (r"no redis-server|no redis-cli", lacks("redis-server", "redis-cli")),
     (r"no redis-benchmark", lacks("redis-benchmark")),
+    (r"no etcd \(", lacks("etcd")),
+    (r"no KUBE_APISERVER", lambda: not os.environ.get("KUBE_APISERVER")),
     (r"could not import 'redis'", lacks_module("redis")),
     (r"could not import 'yaml'", lacks_module("yaml")),
     (r"no abidiff", lacks("abidiff")),
