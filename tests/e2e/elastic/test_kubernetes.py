@@ -1,5 +1,6 @@
 """A Lease of a Kubernetes API as the home of a rendezvous. Daily over a stand-in, which is checked against answers of the real kube-apiserver; with
 KUBE_APISERVER=FILE (built from Debian's source package kubernetes) the same over that."""
+import json
 import os
 import subprocess
 import time
@@ -8,7 +9,7 @@ import pytest
 import yaml
 
 from cluster import WAIT, kill_and_wait, wait
-from support import BUILD, ROOT
+from support import BUILD, CRUN, ROOT
 from test_elected import CONF, leader_of
 from test_etcd import BOUND, leads
 
@@ -144,6 +145,16 @@ def test_each_rule_of_the_example_is_needed(cluster, missing):
 def test_outside_of_a_cluster_it_is_said(cluster):
     node = cluster.node(*args_of("--nnodes", 2), program=["true"])
     assert node.wait() == 2 and "this is no pod" in node.text(), node.text()
+
+
+def test_the_status_is_that_of_the_leader(cluster):
+    pod = cluster.kubernetes().pod(cluster.tmp)
+    nodes = [cluster.node(*args_of("--nnodes", 2), env=pod) for _ in range(2)]
+    cluster.wait_round(2)
+    p = subprocess.run([CRUN, "status", "--rdzv-endpoint", "k8s://job", "--json", "job"], capture_output=True, text=True, check=False, timeout=WAIT,
+                       env=dict(cluster.env, **pod))
+    assert p.returncode == 0 and len(json.loads(p.stdout)["nodes"]) == len(nodes), p.stderr
+    cluster.finish()
 
 
 def test_the_owner_takes_all_of_it_along(cluster):
