@@ -462,7 +462,8 @@ static int kube_append(struct rdzv_home *base, const struct rdzv_write *w, struc
     return rc == -ENOMEM || rc == -E2BIG ? err_set(e, rc, "no memory for a decision") : rc;
 }
 
-/* Those that a leader has left which was gone before it named them, or deleted them. */
+/* Those that a leader has left which was gone before it named them, or deleted them. Of older terms alone: another node
+ * may lead by now, whose Lease names what we have not seen. */
 static void sweep(struct kube_home *h)
 {
     char path[1400], one[700];
@@ -472,7 +473,12 @@ static void sweep(struct kube_home *h)
     if (call(h, "GET", path, false, &tree, NULL) != 200)
         return;
     cJSON_ArrayForEach(item, in(tree, "items"))
-        drop_maps(h, json_str_or(in(item, "metadata"), "name", ""), h->now.older);
+    {
+        const char *name = json_str_or(in(item, "metadata"), "name", "");
+        const size_t n = strlen(h->name) + 1; /* its epoch stands behind "NAME-" */
+        if (strlen(name) > n && rdzv_epoch_number(name + n) < rdzv_epoch_number(h->epoch))
+            drop_maps(h, name, h->now.older);
+    }
     cJSON_Delete(tree);
 }
 
