@@ -20,7 +20,7 @@ import threading
 import warnings
 from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Set
 
-from . import _rounds
+from . import _reconnect, _rounds
 
 HOOKED = ("rendezvous", "_new_process_group_helper")
 
@@ -64,6 +64,7 @@ class Groups:
         self.making = 0
         self.connecting = 0  # of making: NCCL, which may wait in accept()
         self.aborted = False
+        self.kept: Optional[_reconnect.Kept] = None
 
     def are_there(self) -> bool:
         return bool(self.making or self.opened)
@@ -119,6 +120,8 @@ class Groups:
         """Nothing of the round is open any more. Of the thread that used it."""
         self.interrupt()
         c10d = distributed()
+        if self.kept is not None:
+            self.kept.leave()
         if c10d is not None and c10d.is_initialized():
             c10d.destroy_process_group()
         elif c10d is not None:  # an init_process_group() that failed has counted its group; all ranks have to name the next one alike
@@ -184,5 +187,7 @@ def hook(groups: Groups) -> None:
     current = groups
     c10d = distributed()
     if c10d is not None:
+        groups.kept = _reconnect.Kept(c10d)
+        groups.kept.hook()
         c10d.rendezvous = _noting_first(groups, c10d.rendezvous)
         c10d._new_process_group_helper = _noting(groups, c10d._new_process_group_helper)

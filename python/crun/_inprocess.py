@@ -22,7 +22,7 @@ import threading
 import traceback
 from typing import Any, Callable, Optional, Set, TypeVar
 
-from . import _groups, _rounds, _stops
+from . import _groups, _rounds, _state, _stops
 from ._lib import attached
 from ._worker import record, record_error
 
@@ -88,21 +88,27 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> "tuple[bool, 
 
 
 def _warm_up() -> None:
-    """Of a spare: what the first optimizer of a process imports, which takes a second or more."""
+    """What the first optimizer of a process imports takes a second or more: a spare has to have it, and the others do so now.
+    What is there by then is out of the garbage collector's sight, so that a look at what a round has left takes no time."""
     if "torch" in sys.modules:
         with contextlib.suppress(ImportError):  # older ones have no such part
             importlib.import_module("torch._dynamo")
+    gc.collect()
+    gc.freeze()
 
 
 def _run(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     groups = _groups.Groups()
     _groups.hook(groups)
+    parallel = sys.modules.get("torch.nn.parallel")
+    if parallel is not None:
+        _state.skip_first_broadcast(parallel.DistributedDataParallel)
     # crun and the watcher end what hangs: NCCL's own watchdog would end the process
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     watcher = _Watcher(groups)
     _stops.callbacks.begin_rounds()
+    _warm_up()
     if attached().info.rank < 0:
-        _warm_up()
         watcher.next_round()
     done, value = _call(function, args, kwargs)
     while not done:

@@ -15,11 +15,12 @@ the store alone will do.
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import pickle
 import sys
 import types
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
 from . import _groups, _lib, _rounds
 from ._groups import RoundOver, StateLost
@@ -85,6 +86,7 @@ class _Commit:
 _last: Optional[_Commit] = None  # of this process, whatever State made it
 _agreed: Tuple[int, List[int]] = (-1, [])  # round, and where each rank was when it began
 _restored = -1  # round
+_equal: Dict[int, int] = {}  # {address: version} of the models' tensors that restore() of this round made equal on all ranks
 
 
 def _spoil() -> None:
@@ -125,6 +127,44 @@ def _lendable(parts: Iterable[Any]) -> Set[int]:
         elif isinstance(part, torch.optim.Optimizer):
             found |= {v.data_ptr() for values in part.state.values() for v in values.values() if isinstance(v, torch.Tensor)}
     return found
+
+
+# --- what all ranks have alike
+
+def _modules(parts: Iterable[Any]) -> Iterator[Any]:
+    for part in parts if _torch() is not None else ():
+        if hasattr(part, "crun_lends"):
+            yield from _modules(part.crun_lends())
+        if isinstance(part, _torch().nn.Module):
+            yield part
+
+
+def _tensors(module: Any) -> Iterator[Any]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def are_equal(module: Any) -> bool:
+    """restore() of this round has given all ranks these parameters, and nobody has written to them since."""
+    try:
+        return _restored == _lib.attached().info.round and all(_equal.get(t.data_ptr()) == t._version for t in _tensors(module))
+    except RuntimeError:  # a tensor without an address, or without a version
+        return False
+
+
+def skip_first_broadcast(wrapper: Any) -> None:
+    """A DistributedDataParallel of such a module has no need of the broadcast that it begins with."""
+    init = wrapper.__init__
+    signature = inspect.signature(init)
+    if "init_sync" not in signature.parameters:
+        return
+
+    @functools.wraps(init)
+    def __init__(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        if "init_sync" not in signature.bind(self, module, *args, **kwargs).arguments and are_equal(module):
+            kwargs["init_sync"] = False
+        init(self, module, *args, **kwargs)
+    wrapper.__init__ = __init__
 
 
 # --- who has what
@@ -309,10 +349,11 @@ class State:
         begin: where nobody has a commit yet: the step to begin at, or a function that loads a checkpoint into the parts and
         returns it. RuntimeError: there were commits, and each is lost with its rank, or spoilt by a step that was not
         committed."""
-        global _restored
+        global _equal, _restored
         me = _lib.attached().info
         if not _rounds.stays():
             return begin() if callable(begin) else begin
+        _equal = {}
         all_ = _agree()
         if max(all_) < 0 and LOST in all_:
             raise StateLost("crun.State: no rank has its state any more: each had begun a step that was not committed")
@@ -327,6 +368,7 @@ class State:
             for part, state in zip(self.parts, commit.dicts()):
                 part.load_state_dict(state)
             step = commit.step
+            _equal = {t.data_ptr(): t._version for module in _modules(self.parts) for t in _tensors(module)}
         else:
             step = begin() if callable(begin) else begin
         _restored = me.round

@@ -31,6 +31,15 @@ def stopping(name, function):
         return function(*args, **kwargs)
     return stops
 
+def telling(c10d, made=crun._reconnect._round_store):
+    store = made(c10d)
+    tell = type(store).set
+    def set_(self, *args):  # where this rank listens: the others may connect from here on
+        tell(self, *args)
+        stopping("connect", lambda: None)()
+    type(store).set = set_
+    return store
+
 def batch(step, *more, of=ddp_inprocess.batch):
     if step == 20:  # until the test has killed a rank
         with crun.phase("paused"):
@@ -39,6 +48,7 @@ def batch(step, *more, of=ddp_inprocess.batch):
     return of(step, *more)
 
 ddp_inprocess.batch = batch
+crun._reconnect._round_store = telling
 c10d._new_process_group_helper = stopping("init_process_group", c10d._new_process_group_helper)
 crun._state._take = stopping("restore", crun._state._take)
 ddp_inprocess.DistributedDataParallel = stopping("DDP", ddp_inprocess.DistributedDataParallel)
@@ -61,7 +71,7 @@ def undisturbed(tmp_path_factory):
     return weights
 
 
-@pytest.mark.parametrize("place", ["init_process_group", "restore", "DDP"])
+@pytest.mark.parametrize("place", ["init_process_group", "connect", "restore", "DDP"])
 def test_a_second_death_while_the_next_round_forms_loses_no_state(crun, tmp_path, undisturbed, place):
     script, stopped = tmp_path / "job.py", tmp_path / "stopped"
     script.write_text(FORMING)
