@@ -58,7 +58,7 @@ class Kept:
             torch = sys.modules["torch"]
             return f"PyTorch {torch.__version__} cannot reconnect one"
         if ":" in backend or "," in backend:
-            return f"'{backend}' names several back ends"
+            return f"'{backend}' names devices, or several back ends"
         if backend != BACK_END:
             return f"its back end is {backend}: {BACK_END} alone is reconnected"
         if getattr(self.c10d, "_use_torchcomms_enabled", bool)():

@@ -5,8 +5,8 @@ Side by side: recovery in process with a warm spare, without one, and `--recover
 Of each recovery: from the kill to the next line of a step, and the parts of crun's line: from the kernel's word of the death to the first
 step that some rank finished. Then: steps done again, processes that were not kept, and whether the weights are those of an undisturbed
 run, bit for bit.
---torch PYTHON: instead, a Python with torch and torchvision: the same with DDP and crun.inprocess, and with DDP and snapshots under
-torchrun (at most --torchrun-kills, 10).
+--torch PYTHON: instead, a Python with torch and torchvision: DDP of --net (resnet18, mlp) with crun.inprocess and a warm spare, its process
+group reconnected (PyTorch 2.15) and made anew, and DDP with snapshots under torchrun (the last two at most --torchrun-kills, 10).
 --fault stop: SIGSTOP instead of kill -9, once crun knows how long steps take (--hang-timeout auto). torchrun knows no hangs: there process
 groups get a timeout of 15 s (shorter ones end attempts that are only starting).
 --check: fails where anything is lost, or where the median less a step is above 0.3 s with a spare, 1.5 s without (kill);
@@ -139,6 +139,7 @@ def main():
     p.add_argument("--gap", type=float, default=5)
     p.add_argument("--check", action="store_true")
     p.add_argument("--torch", metavar="PYTHON")
+    p.add_argument("--net", choices=["resnet18", "mlp"], default="resnet18", help="with --torch")
     p.add_argument("--torchrun-kills", type=int, default=10, metavar="N")
     p.add_argument("--fault", choices=[*FAULTS], default="kill")
     p.add_argument("--only", action="append", choices=[*WAYS], help="this way, or these, instead of all three")
