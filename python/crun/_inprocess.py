@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""inprocess(): a function that is called again, in the same process, when another rank is gone.
+"""inprocess(): a function that is called again, in the same process, when another rank is gone, or more have come.
 
 - The process says that it stays (crun_stay()). A warm spare waits for its first round, then all is the same.
 - The function is called. A thread waits for crun's wish that the round ends, and then frees the main thread from whatever
@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 import traceback
-from typing import Any, Callable, Optional, Set, TypeVar
+from typing import Any, Callable, Optional, Set, TypeVar, overload
 
 from . import _groups, _rounds, _state, _stops
 from ._lib import attached
@@ -123,7 +123,15 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 _called = False
 
 
-def inprocess(function: Function) -> Function:
+@overload
+def inprocess(function: Function) -> Function: ...
+
+
+@overload
+def inprocess(*, growing: bool = False) -> Callable[[Function], Function]: ...
+
+
+def inprocess(function: Optional[Callable[..., Any]] = None, *, growing: bool = False) -> Any:
     """Decorator for a worker's main function: when another rank dies or hangs, the function is called again in this process
     instead of the process being started anew.
 
@@ -143,10 +151,19 @@ def inprocess(function: Function) -> Function:
     wrappers anew; State carries weights and optimizer over. Import torch before the call. Between two calls to other ranks
     less than --hold-timeout may pass, or crun starts the process anew.
 
+    @crun.inprocess(growing=True): also when a node comes, where all workers of a node say so. The next call has more ranks, and State
+    gives them what the others have; crun.Sampler spreads the data over them anew. Without it all are to save and start again.
+
     Only for whole copies of the state: programs that cut it (FSDP) lose a part with each rank, and are to be restarted. One
     function of a process, called once (RuntimeError). Under torchrun, without crun, and with `crun --recovery restart` it is
     called as it is. A warm spare calls it when it has got a place. An exception that counts is recorded as record() does."""
-    @functools.wraps(function)
+    if function is None:
+        return functools.partial(inprocess, growing=growing)
+    if not callable(function):
+        raise TypeError(f"crun.inprocess: {type(function).__name__}: expected a function")
+    run = function
+
+    @functools.wraps(run)
     def called(*args: Any, **kwargs: Any) -> Any:
         global _called
         if _called:
@@ -154,5 +171,5 @@ def inprocess(function: Function) -> Function:
                                "come to the same place")
         _called = True
         attached()
-        return _run(function, args, kwargs) if _rounds.stay() else record(function)(*args, **kwargs)
-    return called  # type: ignore[return-value]
+        return _run(run, args, kwargs) if _rounds.stay(growing) else record(run)(*args, **kwargs)
+    return called

@@ -95,6 +95,7 @@ SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "crun_delete": (ctypes.c_int, [ctypes.c_char_p]),
     "crun_barrier": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_double]),
     "crun_stay": (ctypes.c_int, []),
+    "crun_stay_growing": (ctypes.c_int, []),
     "crun_wait_hold": (ctypes.c_int, [ctypes.c_double]),
     "crun_node_memory": (ctypes.c_int, []),
     "crun_keeps": (None, [ctypes.c_int64]),

@@ -44,7 +44,7 @@ class Kept:
 
     def __init__(self, c10d: Any):
         self.c10d = c10d
-        self.can = "enable_reconfigure" in inspect.signature(c10d._new_process_group_helper).parameters and hasattr(c10d, "ReconfigureOptions")
+        self.can = hasattr(c10d, "ReconfigureOptions")
         self.backend: Any = None
         self.timeout: Optional[datetime.timedelta] = None  # of the back end
         self.group: Any = None  # of PyTorch, around the back end
@@ -54,19 +54,24 @@ class Kept:
 
     def why_not(self, call: inspect.BoundArguments) -> str:
         backend = str(call.arguments["backend"]).lower()
-        if not self.can:
-            torch = sys.modules["torch"]
-            return f"PyTorch {torch.__version__} cannot reconnect one"
         if ":" in backend or "," in backend:
             return f"'{backend}' names devices, or several back ends"
         if backend != BACK_END:
             return f"its back end is {backend}: {BACK_END} alone is reconnected"
-        if getattr(self.c10d, "_use_torchcomms_enabled", bool)():
+        if self.c10d._use_torchcomms_enabled():
             return "it is made by torchcomms"
         return ""
 
     def hook(self) -> None:
-        self.c10d._new_process_group_helper = self._asking(self.c10d._new_process_group_helper)
+        make = self.c10d._new_process_group_helper
+        self.c10d._new_process_group_helper = self._asking(make) if self.can else self._saying(make)
+
+    def _saying(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def helper(*args: Any, **kwargs: Any) -> Any:
+            self._say(f"PyTorch {getattr(sys.modules.get('torch'), '__version__', 'of this version')} cannot reconnect one")
+            return function(*args, **kwargs)
+        return helper
 
     def _asking(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """_new_process_group_helper()"""
@@ -158,9 +163,8 @@ class Kept:
     def leave(self) -> None:
         """Before destroy_process_group(), which shuts down what it finds: the kept one is left out. One that the program has
         destroyed is gone."""
-        world = self.c10d._world
-        if self.group is not None and self.group is world.default_pg:
-            world.pg_names.pop(self.group, None)
+        if self.group is not None and self.group is self.c10d._world.default_pg:
+            self.c10d._world.pg_names.pop(self.group, None)
         elif self.group is not None:
             self.backend = None
         self.group = None

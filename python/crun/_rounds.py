@@ -16,11 +16,11 @@ SLICE_S = 1.0  # a wait of the main thread is cut into such, so that Python's si
 _stays = False
 
 
-def stay() -> bool:
-    """Let crun hold this process from now on. -> whether it does"""
+def stay(growing: bool) -> bool:
+    """Let crun hold this process from now on; growing: where a node comes, too. -> whether it does"""
     global _stays
     lib = _lib.library()
-    _stays = lib is not None and lib.crun_stay() == 0
+    _stays = lib is not None and (lib.crun_stay_growing() if growing else lib.crun_stay()) == 0
     return _stays
 
 
@@ -78,11 +78,12 @@ def _enter(now: CInfo) -> None:
 
 def environment(before: CInfo, now: CInfo) -> "dict[str, str]":
     """What of a worker's environment changes with a round (docs/reference/environment.md)."""
+    grown = before.rank >= 0 and before.restart_count == now.restart_count
     variables = {
         "RANK": now.rank, "WORLD_SIZE": now.world_size, "LOCAL_RANK": now.local_rank, "LOCAL_WORLD_SIZE": now.local_world_size,
         "GROUP_RANK": now.group_rank, "GROUP_WORLD_SIZE": now.group_world_size, "TORCHELASTIC_RESTART_COUNT": now.restart_count,
         "CRUN_GLOBAL_RESTARTS": now.restart_count, "CRUN_ROUND": now.round, "CRUN_PREV_RANK": before.rank,
-        "CRUN_RESTART_REASON": "failure", "CRUN_STORE": now.store.decode(),
+        "CRUN_RESTART_REASON": "resize" if grown else "failure", "CRUN_STORE": now.store.decode(),
     }
     if os.environ.get("ROLE_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # the job has one role
         variables.update(ROLE_RANK=now.rank, ROLE_WORLD_SIZE=now.world_size)

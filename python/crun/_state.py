@@ -310,6 +310,9 @@ class State:
         round's collectives are over by then. Takes about as long as the state_dict()s do. Without inprocess(): nothing.
 
         RoundOver: another rank is gone, and inprocess() goes on from here. RuntimeError: restore() was not called yet."""
+        for part in self.parts:
+            if hasattr(part, "crun_committed"):
+                part.crun_committed()
         if not _rounds.stays():
             return
         if _restored != _lib.attached().info.round:

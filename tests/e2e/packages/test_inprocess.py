@@ -209,7 +209,7 @@ def test_a_warm_spare_comes_to_the_call_and_waits_there(crun, script):
     assert after == {**before, 1: spare}, "no process was started for it"
 
 
-def test_a_warm_spare_imports_what_the_first_optimizer_would(crun, script):
+def test_what_the_first_optimizer_would_import_is_there_before_the_call(crun, script):
     """A torch of our own writes down who imports that part of it."""
     (crun.tmp / "torch").mkdir()
     (crun.tmp / "torch" / "__init__.py").touch()
@@ -218,7 +218,7 @@ def test_a_warm_spare_imports_what_the_first_optimizer_would(crun, script):
     job = Job(crun, "--max-restarts", 1, "--warm-spares", 1, program, 1, "nothing", ranks=2)
     pids = job.in_round(1)
     spare, = wait("a spare", lambda: waiting_spares(crun))
-    assert (crun.tmp / "last-dynamo").read_text().split() == [str(spare)]
+    assert sorted((crun.tmp / "last-dynamo").read_text().split()) == sorted(map(str, [*pids.values(), spare]))
     os.kill(pids[1], signal.SIGKILL)
     assert job.end()[0] == 3
 
@@ -661,3 +661,60 @@ def test_a_commit_that_fails_halfway_leaves_no_mixture(monkeypatch):
     part.tensors = [Tensor(3), Tensor(3)]
     state._take(3)
     assert not _state._last.spoilt and _state._last.step == 3
+
+
+# --- the data of ranks that come and go
+
+
+@pytest.fixture
+def as_rank(monkeypatch):
+    """as_rank(rank, world): what info() says from then on"""
+    from crun import _lib
+    return lambda rank, world: monkeypatch.setattr(_lib, "_attached", types.SimpleNamespace(info=CInfo(rank, world, rank, world, 0, 1, 1, 0, b"", b"")))
+
+
+def test_each_sample_comes_once_in_an_epoch_whatever_the_ranks(as_rank):
+    """Of 50 samples, 16 a step: by 4 ranks, then 3, then 5, and a loader that fetches ahead of the commits."""
+    from crun import Sampler
+    taken, state = [], None
+    for world, steps in (4, 5), (3, 7), (5, 13):
+        samplers = [Sampler(range(50), batch_size=16, seed=3) for _ in range(world)]
+        for rank, sampler in enumerate(samplers):
+            as_rank(rank, world)
+            if state:
+                sampler.load_state_dict(state)
+        for _ in range(steps):
+            batch = []
+            for rank, sampler in enumerate(samplers):
+                as_rank(rank, world)
+                ahead = iter(sampler)
+                batch.append(next(ahead))
+                next(ahead, None)
+                sampler.crun_committed()
+            assert {len(part) for part in batch} <= {16 // world, 16 // world + 1}
+            taken += sum(batch, [])
+        state = samplers[0].state_dict()
+    assert state["done"] == 25 and samplers[0].epoch == 8 and len(samplers[0]) == 4  # batches 25 to 28 begin before sample 450
+    epochs = [taken[50 * e:50 * e + 50] for e in range(8)]
+    assert all(sorted(e) == list(range(50)) for e in epochs) and epochs[0] != epochs[1]
+    as_rank(0, 1)
+    plain = Sampler(50, batch_size=20, shuffle=False)
+    assert [list(b) for b in plain] == [[*range(20)], [*range(20, 40)], [*range(40, 50), *range(10)]]
+
+
+def test_a_sampler_says_what_it_cannot_do(as_rank):
+    from crun import Sampler
+    as_rank(0, 4)
+    with pytest.raises(ValueError, match="batch_size 3: expected 4 or more, a sample for each rank"):
+        next(iter(Sampler(50, batch_size=3)))
+    with pytest.raises(ValueError, match="samples 0: expected 1 or more"):
+        Sampler([], batch_size=3)
+    with pytest.raises(ValueError, match="samples 50: the state that it is given has 60"):
+        Sampler(50, batch_size=4).load_state_dict(Sampler(60, batch_size=4).state_dict())
+
+
+def test_inprocess_takes_a_function_or_growing():
+    from crun import inprocess
+    assert inprocess(growing=True)(len).__name__ == inprocess(len).__name__ == "len"
+    with pytest.raises(TypeError, match="crun.inprocess: int: expected a function"):
+        inprocess(3)
