@@ -27,6 +27,10 @@ import os
 import sys
 os.execv(os.path.join(os.path.dirname(sys.executable), "crun"), [os.path.basename(sys.argv[0]), *sys.argv[1:]])
 """
+# torchrun --rdzv-backend crun
+ENTRY_POINTS = """[torchrun.handlers]
+crun = crun.integrations.torchrun:handler
+"""
 METADATA = """Metadata-Version: 2.4
 Name: crun-launcher
 Version: {version}
@@ -76,6 +80,7 @@ def texts(build, version):
         found, = (ROOT / "packaging" / "subprojects").glob(path) if path[0] != "/" else [pathlib.Path(path)]
         files[f"{info}/licenses/LICENSE.{name}"] = found.read_bytes()
         names += f"License-File: LICENSE.{name}\n"
+    files[f"{info}/entry_points.txt"] = ENTRY_POINTS.encode()
     readme = (ROOT / "packaging" / "wheel.md").read_text()
     files[f"{info}/METADATA"] = (METADATA.format(version=version, license_files=names) + readme).encode()
     return files

@@ -125,7 +125,7 @@ class Kept:
 
     def _attempt(self) -> int:
         """-> a number that no attempt had, and that all ranks find"""
-        round_ = _lib.attached().info.round
+        round_ = int(_lib.attached().info.round)
         before, n = self.counted
         self.counted = (round_, n + 1 if round_ == before else 0)
         return round_ << 16 | self.counted[1]

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks for other people's trainers: crun.integrations.lightning, crun.integrations.huggingface."""
+"""Callbacks for other people's trainers: crun.integrations.lightning, crun.integrations.huggingface; and crun.integrations.torchrun, by
+which torchrun's nodes meet over a rendezvousd."""
