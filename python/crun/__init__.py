@@ -25,7 +25,7 @@ function in several processes.
 """
 from ._groups import RoundOver
 from ._inprocess import inprocess
-from ._launch import Failure, LaunchError, find_program, launch
+from ._launch import Failure, Job, LaunchError, find_program, launch
 from ._lib import Part, Phase, StopReason
 from ._sampler import Sampler
 from ._state import State
@@ -36,7 +36,7 @@ from ._worker import (REQUEUE, Info, catch_crashes, info, links, part, phase, re
 
 __version__ = "0.1.0"
 __all__ = [
-    "REQUEUE", "Failure", "Info", "LaunchError", "Part", "Phase", "RoundOver", "Sampler", "State", "StopReason", "Store", "barrier", "catch_crashes",
+    "REQUEUE", "Failure", "Info", "Job", "LaunchError", "Part", "Phase", "RoundOver", "Sampler", "State", "StopReason", "Store", "barrier", "catch_crashes",
     "find_program", "info", "inprocess", "launch", "links", "on_preemption", "part", "phase", "record", "record_error", "report", "requeue",
     "spent", "stop_reason", "stopping", "store",
 ]

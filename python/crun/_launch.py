@@ -5,6 +5,8 @@ The call is pickled into a folder of its own; crun runs _child.py in each worker
 raised, beside it, by round and rank, and that it has begun. Those of the last round count."""
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import io
 import multiprocessing.spawn
 import os
@@ -16,11 +18,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import types
+import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union, overload
 
-REQUEUE = 75
+USAGE, REQUEUE = 2, 75
 DEBIAN = "/usr/lib/crun-launcher/bin/crun"
 
 # crun ends with the process that called launch(), however that one ends.
@@ -142,32 +146,132 @@ def _of_last_round(folder: pathlib.Path, kind: str) -> Dict[int, Any]:
     return {rank: pickle.loads((folder / name).read_bytes()) for round_, what, rank, name in sorted(left) if (round_, what) == (last, kind)}
 
 
-def _run(command: List[str], env: Mapping[str, str]) -> int:
-    """-> exit code. What crun makes of Ctrl-C is awaited. It gets SIGINT from here, and from a terminal too: two at once count as one."""
-    follow = [sys.executable, "-I", "-S", "-c", FOLLOW, str(os.getpid())]
-    p = subprocess.Popen(follow + command, env=dict(env))
-    interrupted = False
-    while True:
+class _Launcher:
+    """crun as a child of ours. What it writes to stderr is passed on, and kept: of a usage error that is all there is."""
+
+    KEPT = 1 << 14
+
+    def __init__(self, command: List[str], env: Mapping[str, str]):
+        follow = [sys.executable, "-I", "-S", "-c", FOLLOW, str(os.getpid())]
+        self.p = subprocess.Popen(follow + command, env=dict(env), stderr=subprocess.PIPE)
+        self.said = b""
+        self.reader = threading.Thread(target=self._pass_on, name="crun-launch", daemon=True)
+        self.reader.start()
+
+    def _pass_on(self) -> None:
+        assert self.p.stderr is not None
+        with self.p.stderr as said:
+            while True:
+                piece = os.read(said.fileno(), 1 << 16)
+                if not piece:
+                    return
+                self.said = (self.said + piece)[-self.KEPT:]
+                with contextlib.suppress(OSError):  # nobody reads ours
+                    left = memoryview(piece)
+                    while left:
+                        left = left[os.write(2, left):]
+
+    def ended(self) -> int:
+        """-> exit code, when what it said is read."""
+        code = self.p.wait()
+        self.reader.join(1.0)  # a process that was left behind may hold it open
+        return code if code >= 0 else 128 - code
+
+    def run(self) -> int:
+        """-> exit code. What crun makes of Ctrl-C is awaited. It gets SIGINT from here, and from a terminal too: two at once count as one."""
+        interrupted = False
+        while True:
+            try:
+                code = self.ended()
+                break
+            except KeyboardInterrupt:
+                self.p.send_signal(signal.SIGINT)
+                interrupted = True
+            except BaseException:
+                self.p.terminate()
+                self.p.wait()
+                raise
+        if interrupted:
+            raise KeyboardInterrupt
+        return code
+
+
+def _results(folder: pathlib.Path, code: int, said: bytes) -> Dict[int, Any]:
+    """What launch() returns, or raises."""
+    began = _of_last_round(folder, "began")
+    if code == USAGE and not began:
+        raise ValueError(f"crun.launch: {said.decode(errors='replace').strip()}")
+    if code != 0:
+        raise LaunchError(code, [Failure(rank, *texts) for rank, texts in _of_last_round(folder, "error").items()])
+    return {**{rank: None for rank in began if rank >= 0}, **_of_last_round(folder, "result")}
+
+
+class Job:
+    """What launch(wait=False) has begun; any thread. The job ends with the thread that began it."""
+
+    def __init__(self, launcher: _Launcher, folder: pathlib.Path, log_dir: pathlib.Path):
+        self.future: "concurrent.futures.Future[Dict[int, Any]]" = concurrent.futures.Future()  #: of what launch() returns, or raises
+        self.future.set_running_or_notify_cancel()
+        self.log_dir = log_dir
+        self._launcher = launcher
+        self._gone = weakref.finalize(self, shutil.rmtree, folder, True)
+        threading.Thread(target=self._await, args=(folder,), name="crun-job", daemon=True).start()
+
+    def _await(self, folder: pathlib.Path) -> None:
+        """While this runs the job has its folder, whoever has let go of us."""
         try:
-            code = p.wait()
-            break
-        except KeyboardInterrupt:
-            p.send_signal(signal.SIGINT)
-            interrupted = True
-        except BaseException:
-            p.terminate()
-            p.wait()
-            raise
-    if interrupted:
-        raise KeyboardInterrupt
-    return code if code >= 0 else 128 - code
+            code = self._launcher.ended()
+            self.future.set_result(_results(folder, code, self._launcher.said))
+        except BaseException as e:
+            self.future.set_exception(e)
+
+    @property
+    def pid(self) -> int:
+        """Of crun: for `crun chaos`, `crun stacks`."""
+        return self._launcher.p.pid
+
+    def poll(self) -> Optional[int]:
+        """Exit code of crun; None while the job runs."""
+        code = self._launcher.p.poll()
+        return None if code is None else code if code >= 0 else 128 - code
+
+    def stop(self) -> None:
+        """As SIGTERM does: in good order, the workers may save. Returns at once. Nothing if it has ended."""
+        self._launcher.p.terminate()
+
+    def wait(self, timeout: Optional[float] = None) -> Dict[int, Any]:
+        """What launch() returns, or raises. TimeoutError: the job runs on."""
+        try:
+            return self.future.result(timeout)
+        except concurrent.futures.TimeoutError:
+            if self.future.done():
+                raise
+            raise TimeoutError(f"crun.launch: the job still runs after {timeout} s") from None
+
+    def logs(self, rank: int) -> Dict[str, pathlib.Path]:
+        """{"out": file, "err": file} of the rank of this node in its newest round; those that are there."""
+        rounds = [path for path in self.log_dir.glob(f"*/round-*/rank-{rank}.*") if path.suffix in (".out", ".err")]
+        newest = max((int(path.parent.name.split("-")[1]) for path in rounds), default=0)
+        return {path.suffix[1:]: path for path in rounds if path.parent.name == f"round-{newest}"}
 
 
-def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *, nproc: int = 1,
-           env: Optional[Mapping[str, str]] = None, program: Optional[str] = None, **options: Any) -> Dict[int, Any]:
+@overload
+def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *, nproc: Union[int, str] = 1,
+           env: Optional[Mapping[str, str]] = None, program: Optional[str] = None, wait: Literal[True] = True,
+           **options: Any) -> Dict[int, Any]: ...
+
+
+@overload
+def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *, nproc: Union[int, str] = 1,
+           env: Optional[Mapping[str, str]] = None, program: Optional[str] = None, wait: Literal[False], **options: Any) -> Job: ...
+
+
+def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *, nproc: Union[int, str] = 1,
+           env: Optional[Mapping[str, str]] = None, program: Optional[str] = None, wait: bool = True,
+           **options: Any) -> Union[Dict[int, Any], Job]:
     """Call function(*args, **kwargs) in `nproc` processes, each with RANK, WORLD_SIZE, MASTER_ADDR and the like, and wait
     for all of them. -> {rank: what it returned} of this node's ranks; None for one that called sys.exit(0). LaunchError if
-    the job fails.
+    the job fails. ValueError, with crun's own sentence, if it cannot be started as asked.
 
         if __name__ == "__main__":
             losses = crun.launch(train, args=(config,), nproc=4, max_restarts=3)
@@ -176,7 +280,7 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optio
     defined in a notebook, a shell or a __main__.py needs cloudpickle: ValueError without.
     options: crun's, with underscores: nnodes="2:4", rdzv_endpoint="node1:29500", run_id="j", log_dir="logs",
     log_prefix=False. With several nodes each of them calls launch(). env: variables for the workers, on top of ours.
-    program: the launcher, else find_program()."""
+    program: the launcher, else find_program(). wait=False: -> a Job at once; its logs go as it does, but for a log_dir of yours."""
     preparation = _preparation()
     call = _pickled((function, tuple(args), dict(kwargs or {})), preparation)
     found = shutil.which(program) if program else find_program()
@@ -186,12 +290,13 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optio
     folder = pathlib.Path(tempfile.mkdtemp(prefix="crun-launch-"))
     try:
         (folder / "call").write_bytes(pickle.dumps(preparation) + call)
-        code = _run([found, f"--nproc-per-node={nproc}", *_words(options), sys.executable, "-u", child, str(folder)],
-                    {**os.environ, **(env or {})})
-        if code != 0:
-            failures = _of_last_round(folder, "error")
-            raise LaunchError(code, [Failure(rank, *texts) for rank, texts in failures.items()])
-        ended = {rank: None for rank in _of_last_round(folder, "began") if rank >= 0}
-        return {**ended, **_of_last_round(folder, "result")}
+        if not wait:
+            options = {"log_dir": folder / "logs", **options}
+        launcher = _Launcher([found, f"--nproc-per-node={nproc}", *_words(options), sys.executable, "-u", child, str(folder)],
+                             {**os.environ, **(env or {})})
+        if not wait:
+            return Job(launcher, folder, pathlib.Path(options["log_dir"]))
+        return _results(folder, launcher.run(), launcher.said)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if wait:
+            shutil.rmtree(folder, ignore_errors=True)

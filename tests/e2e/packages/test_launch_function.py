@@ -11,7 +11,7 @@ from processes import wait
 from support import CRUN, ROOT
 
 HEAD = """
-import glob, os, sys, time
+import gc, glob, os, sys, time
 import crun
 
 def ranks(factor, plus=0):
@@ -47,6 +47,10 @@ def unpicklable():
 
 def sleeps():
     time.sleep(600)
+
+def prints():
+    print("rank", crun.info().rank, flush=True)
+    sleeps()
 
 PROGRAM = os.environ["PROGRAM"]
 """
@@ -211,3 +215,55 @@ def test_the_child_is_not_a_module_of_its_own(launch):
     rc, out, err = launch("print([p for p in sys.path if p.endswith('python/crun')])")
     assert (rc, out) == (0, "[]\n"), err
     assert os.path.exists(ROOT / "python" / "crun" / "_child.py")
+
+
+@pytest.mark.parametrize("options, said", [("nproc=0", "--nproc-per-node: '0': expected a number from 1 to 4096"), ("bogus=1", "unknown option '--bogus'")])
+def test_what_crun_does_not_understand_is_a_value_error_with_its_sentence(launch, options, said):
+    rc, out, err = launch(f"try: crun.launch(leaves, (2,), program=PROGRAM, {options})\nexcept ValueError as e: print(e)")
+    assert rc == 0 and out.startswith("crun.launch: crun: " + said) and said in err, out + err
+    rc, out, err = launch("try: crun.launch(leaves, (2,), program=PROGRAM)\nexcept crun.LaunchError as e: print(e)")
+    assert (rc, out) == (0, "the job failed (exit code 2)\n"), "a worker's own 2 is none"
+
+
+JOBS = """
+job = crun.launch(ranks, (10, 3), nproc=2, program=PROGRAM, wait=False)
+print(job.wait(60), job.poll(), job.future.result() == job.wait())
+job = crun.launch(prints, nproc=2, program=PROGRAM, wait=False)
+while not job.logs(1).get("out") or not job.logs(1)["out"].read_text():
+    time.sleep(0.01)
+print(job.logs(1)["out"].read_text().strip(), job.poll())
+try: job.wait(0.01)
+except TimeoutError as e: print(e)
+job.stop()
+try: job.wait(60)
+except crun.LaunchError as e: print(e.exit_code == job.poll() != 0)
+folder = job.log_dir.parent
+del job
+while folder.exists():  # an exception that was raised from it holds it, in a circle
+    gc.collect()
+    time.sleep(0.01)
+"""
+
+
+def test_a_job_beside_its_caller_is_asked_stopped_and_read(launch):
+    rc, out, err = launch(JOBS)
+    assert rc == 0, err
+    assert [line for line in out.splitlines() if not line.startswith("[")] == [
+        "{0: (3, '2'), 1: (13, '2')} 0 True", "rank 1 None", "crun.launch: the job still runs after 0.01 s", "True"], out + err
+
+
+ELASTIC = """
+from crun.integrations.torch_launcher import LaunchConfig, elastic_launch
+crun.find_program = crun._launch.find_program = lambda: PROGRAM
+print(elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_endpoint="127.0.0.1:0", monitor_interval=5, run_id="j"), ranks)(10, 3))
+print(elastic_launch(LaunchConfig(1, 1, 2, max_restarts=1), fails_once)())
+print(elastic_launch(LaunchConfig(1, 1, 2), "true")())
+try: elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0), "false")()
+except crun.LaunchError as e: print(e)
+"""
+
+
+def test_pytorchs_elastic_launch_has_a_stand_in(launch):
+    rc, out, err = launch(ELASTIC)
+    assert rc == 0 and out.splitlines() == ["{0: (3, '2'), 1: (13, '2')}", "{0: 2, 1: 2}", "{}", "the job failed (exit code 1)"], out + err
+    assert "elastic_launch: without effect under crun: monitor_interval" in err
