@@ -285,6 +285,28 @@ void crun_figure(enum crun_figure which, double value)
     atomic_store_explicit(&p->figures_set, set | 1u << which, memory_order_release);
 }
 
+int crun_metric(const char *name, const char *unit, double value)
+{
+    struct crun_page *p = self.page;
+    if (!crun_page_is_metric(name, unit))
+        return -EINVAL;
+    if (!p || !isfinite(value))
+        return 0;
+    const uint32_t n = atomic_load_explicit(&p->metrics, memory_order_relaxed);
+    uint32_t i = 0;
+    while (i < n && strcmp(p->metric[i].name, name) != 0)
+        i++;
+    if (i == CRUN_PAGE_METRICS)
+        return -ENOSPC;
+    crun_page_set_real(&p->metric[i].value, value);
+    if (i == n) {
+        snprintf(p->metric[i].name, sizeof p->metric[i].name, "%s", name);
+        snprintf(p->metric[i].unit, sizeof p->metric[i].unit, "%s", unit);
+        atomic_store_explicit(&p->metrics, n + 1, memory_order_release);
+    }
+    return 0;
+}
+
 enum crun_stop_reason crun_stop_reason(void)
 {
     struct crun_page *p = self.page;

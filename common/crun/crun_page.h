@@ -24,6 +24,14 @@
 #define CRUN_PAGE_PARTS 6 /* likewise, enum crun_part */
 #define CRUN_PAGE_ROWS 32 /* number of newest steps whose parts are kept */
 
+#define CRUN_PAGE_METRICS 8      /* figures that the program names */
+#define CRUN_PAGE_METRIC_NAME 32 /* with the terminating NUL */
+#define CRUN_PAGE_METRIC_UNIT 16
+struct crun_page_metric {
+    char name[CRUN_PAGE_METRIC_NAME], unit[CRUN_PAGE_METRIC_UNIT]; /* worker: once, before `metrics` counts it */
+    _Atomic uint64_t value;                                        /* worker: bits of a double */
+};
+
 /* How long each part of a step took. Step N is in row N % CRUN_PAGE_ROWS. */
 struct crun_page_row {
     _Atomic uint32_t step; /* worker: low bits of N + 1, stored after us[]; 0: the row is being written */
@@ -85,10 +93,25 @@ struct crun_page {
     /* launcher, before the spawn: descriptor of the node's shared memory (crun_node_memory()) + 1; 0: none */
     int32_t memory_fd;
     uint32_t reserved6;
-    _Atomic uint64_t keeps; /* worker: crun_keeps(), + 1; 0: nothing */
-    _Atomic uint32_t done;  /* worker: 1: crun_done() */
-    uint32_t reserved7;
+    _Atomic uint64_t keeps;   /* worker: crun_keeps(), + 1; 0: nothing */
+    _Atomic uint32_t done;    /* worker: 1: crun_done() */
+    _Atomic uint32_t metrics; /* worker: how many of metric[] there are */
+    struct crun_page_metric metric[CRUN_PAGE_METRICS];
 };
+
+/* May a program name a figure like this? Both have their NUL. */
+static inline int crun_page_is_metric(const char *name, const char *unit)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
+    size_t n = 0;
+    while (name[n] && strchr(letters, name[n]))
+        n++;
+    if (n == 0 || name[n] || n >= CRUN_PAGE_METRIC_NAME)
+        return 0;
+    for (n = 0; unit[n] && (strchr(letters, unit[n]) || strchr("%^*()", unit[n])); n++)
+        ;
+    return !unit[n] && n < CRUN_PAGE_METRIC_UNIT;
+}
 
 /* Launcher: read the parts of a step. 0: the page does not have them (any more). */
 static inline int crun_page_read_row(struct crun_page *p, uint64_t step, uint32_t us[CRUN_PAGE_PARTS])

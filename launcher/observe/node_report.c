@@ -49,6 +49,24 @@ static int add_job(struct crun_page *p, struct buf *out)
     return 0;
 }
 
+/* What the program names by itself: "tokens:3.1e+05:tokens/s,lr:0.1:". A worker may write what it likes into its page. */
+static int add_metrics(struct crun_page *p, struct buf *out)
+{
+    const uint32_t n = atomic_load_explicit(&p->metrics, memory_order_acquire);
+    char text[CRUN_PAGE_METRICS * (sizeof(struct crun_page_metric) + 32)] = "";
+    size_t at = 0;
+    for (uint32_t i = 0; i < n && i < CRUN_PAGE_METRICS; i++) {
+        struct crun_page_metric m;
+        const double v = crun_page_real(&p->metric[i].value);
+        memcpy(m.name, p->metric[i].name, sizeof m.name);
+        memcpy(m.unit, p->metric[i].unit, sizeof m.unit);
+        m.name[sizeof m.name - 1] = m.unit[sizeof m.unit - 1] = 0;
+        if (isfinite(v) && crun_page_is_metric(m.name, m.unit))
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s%s:%.6g:%s", at ? "," : "", m.name, v, m.unit);
+    }
+    return at ? rdzv_field_text(out, "metrics", text) : 0;
+}
+
 /* --- lists with a place for each rank, empty if nothing is known */
 
 struct lists {
@@ -149,6 +167,8 @@ int node_report_write(struct node_report *r, const struct node_report_view *v, s
     TRY(add_ranks(r, v, out));
     if (first)
         TRY(add_job(first, out));
+    if (first)
+        TRY(add_metrics(first, out));
     TRY(add_host(v, out));
     if (v->ras[0])
         TRY(rdzv_field_text(out, "ras", v->ras));

@@ -83,6 +83,7 @@ SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "crun_progress": (None, [ctypes.c_uint64]),
     "crun_phase": (None, [ctypes.c_int]),
     "crun_figure": (None, [ctypes.c_int, ctypes.c_double]),
+    "crun_metric": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_double]),
     "crun_spent": (None, [ctypes.c_int, ctypes.c_double]),
     "crun_links": (None, [ctypes.c_double, ctypes.c_double]),
     "crun_stop_reason": (ctypes.c_int, []),

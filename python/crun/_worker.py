@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import functools
 import math
 import operator
 import time
 import traceback
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, NoReturn, Optional, Type, TypeVar, Union
+from typing import Any, Callable, Iterator, Mapping, NoReturn, Optional, Tuple, Type, TypeVar, Union
 
 from . import _lib
 from ._lib import Part, Phase, StopReason
@@ -19,6 +20,7 @@ REQUEUE = 75  #: exit code: stopped in good order before the end; start it again
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Named = TypeVar("Named", bound=enum.IntEnum)
+Metric = Union[float, Tuple[float, str]]
 
 
 def _one_of(kind: Type[Named], which: Union[Named, str]) -> Named:
@@ -61,14 +63,32 @@ class _Reported:
     step: Optional[int] = None
 
 
+def _tell_metric(lib: Any, name: str, value: float, unit: str) -> None:
+    rc = lib.crun_metric(_no_nul(name), _no_nul(unit), float(value))
+    if rc == -errno.ENOSPC:
+        raise ValueError(f"crun.report: metric '{name}': eight others are reported already: expected no more names than that in a process")
+    if rc < 0:
+        raise ValueError(f"crun.report: metric '{name}' in '{unit}': expected a name of 1 to 31 letters, digits and _./-, and a unit of at "
+                         "most 15 of these and %^*()")
+
+
+def _no_nul(text: str) -> bytes:
+    """For C, which takes what is before a NUL for the whole of it: it refuses a newline."""
+    return text.encode(errors="replace").replace(b"\0", b"\n")
+
+
 def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float] = None, *, accuracy: Optional[float] = None,
-           eval_accuracy: Optional[float] = None, total_steps: Optional[int] = None, wait_s: Optional[float] = None) -> None:
+           eval_accuracy: Optional[float] = None, total_steps: Optional[int] = None, wait_s: Optional[float] = None,
+           metrics: Optional[Mapping[str, Metric]] = None) -> None:
     """Heartbeat: step `step` is done. Some stores to shared memory, no system call; --hang-timeout counts from here.
 
     For status pages, each with any step: loss, images_per_s, accuracy (0 to 1) of a recent step, eval_accuracy of the
     latest evaluation, total_steps (the number of the last step), all of the whole job; those of rank 0 count. wait_s: how
     long this rank waited for others in this step; every rank tells its own, and the page shows who is waited for. What is
     no finite number is left out. A tensor will do for loss, but float() of one waits for the GPU: give it now and then.
+
+    metrics: up to eight figures of your own, a name each, and a number or (number, unit): {"lr": 0.1, "tokens": (3.1e5, "tokens/s")};
+    those of rank 0 count. ValueError: a ninth name, or one that is not 1 to 31 letters, digits and _./-, or a unit of more than 15.
     From one thread at a time."""
     step = operator.index(step)  # ctypes takes int alone, and -1 for 2**64 - 1
     if not 0 <= step < 1 << 64:
@@ -83,6 +103,8 @@ def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float
         for figure, value in figures:
             if value is not None and math.isfinite(value):
                 lib.crun_figure(int(figure), float(value))
+        for name, metric in (metrics or {}).items():
+            _tell_metric(lib, name, *(metric if isinstance(metric, tuple) else (metric, "")))
     if wait_s is not None and math.isfinite(wait_s):
         lib.crun_figure(int(_lib.Figure.WAIT_S), float(wait_s))
     lib.crun_progress(step)

@@ -10,6 +10,7 @@
 #include "common/http/metrics_text.h"
 #include "rendezvousd/daemon/metrics.h"
 #include "rendezvousd/history/history.h"
+#include "rendezvousd/jobs/job_metrics.h"
 
 #define JOB_METRICS(X)                                                                                                 \
     X("job_running", "1 while its workers run.", strcmp(f->state, "running") == 0)                                     \
@@ -57,6 +58,26 @@ static void one(struct metrics_text *m, bool *headed, const char *name, const ch
     metrics_value(m, name, labels, v);
 }
 
+/* What jobs name themselves. */
+static void own(struct metrics_text *m, const struct chosen *c)
+{
+    char run[1600], principal[400], labels[2200];
+    bool headed = false;
+    for (size_t i = 0; i < c->n; i++)
+        for (int k = 0; k < c->v[i].n_metrics; k++) {
+            const struct job_metric *own = &c->v[i].metrics[k];
+            if (!isfinite(own->value))
+                continue;
+            if (!headed)
+                metrics_head(m, "job_metric", METRICS_GAUGE, "A figure that the job's program names.");
+            headed = true;
+            snprintf(labels, sizeof labels, "{run=\"%s\",principal=\"%s\",name=\"%s\",unit=\"%s\"}",
+                     metrics_quoted(c->v[i].run, run, sizeof run),
+                     metrics_quoted(c->v[i].principal, principal, sizeof principal), own->name, own->unit);
+            metrics_value(m, "job_metric", labels, own->value);
+        }
+}
+
 void metrics_of_each_job(struct metrics_text *m, const struct history *h, const struct history_reader *who)
 {
     struct chosen c = {.who = who, .v = calloc(METRICS_JOBS_MAX, sizeof *c.v)};
@@ -72,6 +93,7 @@ void metrics_of_each_job(struct metrics_text *m, const struct history *h, const 
     }
     JOB_METRICS(X)
 #undef X
+    own(m, &c);
     metrics_figure(m, "jobs_without_series", METRICS_GAUGE, "Jobs that are too many to have series of their own.",
                    (double)c.left_out);
     free(c.v);

@@ -247,6 +247,12 @@ static void take_job(struct record *r, const char *fields, size_t n)
         if (i != CURVE_STEP_MS)
             take_if_reported(&r->now.v[i], fields, n, curve_names[i]);
     r->now.v[CURVE_STEP_MS] = slowest(r);
+    struct job_metric metrics[JOB_METRICS_MAX];
+    const int named = job_metrics_read(fields, n, metrics);
+    if (named > 0) {
+        memcpy(r->now.metrics, metrics, sizeof metrics);
+        r->now.n_metrics = named;
+    }
     if (!(r->now.step >= 0) || r->now.step >= UINT32_MAX || r->now.step == before)
         return;
     r->progress_s = history_now_(r->history);

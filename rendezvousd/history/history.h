@@ -80,6 +80,8 @@ struct history_figures {
     const char *run, *principal, *state; /* borrowed until the loop turns */
     double step, total_steps, loss, accuracy, eval_accuracy, images_per_s, step_s, eta_s, progress_age_s;
     int world_size, restarts;
+    const struct job_metric *metrics; /* that it names itself; borrowed likewise */
+    int n_metrics;
 };
 /* The newest first. */
 void history_each(const struct history *h, void (*visit)(void *arg, const struct history_figures *f), void *arg);

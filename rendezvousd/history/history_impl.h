@@ -6,6 +6,7 @@
 #include "rendezvousd/history/curve.h"
 #include "rendezvousd/history/history.h"
 #include "rendezvousd/history/node_figures.h"
+#include "rendezvousd/jobs/job_metrics.h"
 
 struct state_dir;
 struct rdzv_home;
@@ -22,6 +23,8 @@ struct mark {
 /* The newest report of the job's first worker; NAN: not known. */
 struct job_figures {
     double step, total_steps, v[CURVE_N];
+    struct job_metric metrics[JOB_METRICS_MAX]; /* that it names itself */
+    int n_metrics;
 };
 
 /* A record: one job, that is, one instance of a run id. */

@@ -119,12 +119,28 @@ void store_touch_(struct record *r)
 
 /* --- reading */
 
+static void load_metrics(struct job_figures *f, const cJSON *list)
+{
+    const cJSON *o;
+    cJSON_ArrayForEach(o, list)
+    {
+        const char *name = json_str_or(o, "name", ""), *unit = json_str_or(o, "unit", "");
+        if (f->n_metrics == JOB_METRICS_MAX || !crun_page_is_metric(name, unit))
+            return;
+        struct job_metric *m = &f->metrics[f->n_metrics++];
+        snprintf(m->name, sizeof m->name, "%s", name);
+        snprintf(m->unit, sizeof m->unit, "%s", unit);
+        m->value = json_f64_or(o, "value", NAN);
+    }
+}
+
 static void load_figures(struct record *r, const cJSON *o)
 {
     r->now.step = json_f64_or(o, "step", NAN);
     r->now.total_steps = json_f64_or(o, "total_steps", NAN);
     for (int i = 0; i < CURVE_N; i++)
         r->now.v[i] = json_f64_or(o, curve_names[i], NAN);
+    load_metrics(&r->now, cJSON_GetObjectItemCaseSensitive(o, "metrics"));
     r->started_s = json_f64_or(o, "started", 0);
     r->ended_s = json_f64_or(o, "ended", 0);
     r->round = (uint64_t)json_f64_or(o, "round", 0);

@@ -35,6 +35,7 @@ static void write_now(const struct record *r, struct json_write *w)
     figures_number(w, "total_steps", r->now.total_steps);
     for (int i = 0; i < CURVE_N; i++)
         figures_number(w, curve_names[i], r->now.v[i]);
+    job_metrics_write(r->now.metrics, r->now.n_metrics, w);
 }
 
 static void write_seconds(struct json_write *w, const char *key, double s)
@@ -240,7 +241,9 @@ void history_each(const struct history *h, void (*visit)(void *arg, const struct
                                           .eta_s = record_eta_s_(r, now_s),
                                           .progress_age_s = r->progress_s > 0 ? now_s - r->progress_s : NAN,
                                           .world_size = r->world_size,
-                                          .restarts = r->restarts};
+                                          .restarts = r->restarts,
+                                          .metrics = r->now.metrics,
+                                          .n_metrics = r->now.n_metrics};
         visit(arg, &f);
     }
 }

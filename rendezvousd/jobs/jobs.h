@@ -34,9 +34,9 @@ struct jobs;
 struct jobs_party;
 struct state_dir;
 
-#define JOBS_RUN_MAX 255    /* bytes of a run id */
-#define JOBS_REPORT_MAX 255 /* bytes of a report */
-#define JOBS_PAGE 500       /* members per page of addresses: less than 1 MiB as a field of a record */
+#define JOBS_RUN_MAX 255     /* bytes of a run id */
+#define JOBS_REPORT_MAX 1023 /* bytes of a report */
+#define JOBS_PAGE 500        /* members per page of addresses: less than 1 MiB as a field of a record */
 
 struct jobs_options {
     int64_t (*now)(void); /* monotonic, ms; NULL: clock_ms */

@@ -3,6 +3,7 @@
 #include "common/base/err.h"
 #include "common/json/json_write.h"
 #include "common/rdzv/wire/rdzv_wire.h"
+#include "rendezvousd/jobs/job_metrics.h"
 #include "rendezvousd/jobs/jobs_impl.h"
 #include <errno.h>
 #include <stdio.h>
@@ -38,6 +39,8 @@ static void add_report(struct json_write *w, const char *report)
             json_number(w, fields[i], strtod(text, NULL));
     if (rdzv_field_find(report, strlen(report), "ras", text, sizeof text) == 1)
         json_text(w, "ras", text);
+    struct job_metric metrics[JOB_METRICS_MAX];
+    job_metrics_write(metrics, job_metrics_read(report, strlen(report), metrics), w);
     json_end(w, '}');
 }
 

@@ -4,6 +4,7 @@
 #include "common/job/exitcode.h"
 #include "common/net/addr.h"
 #include "common/rdzv/wire/rdzv_wire.h"
+#include "rendezvousd/jobs/job_metrics.h"
 #include "rendezvousd/jobs/jobs_impl.h"
 #include <errno.h>
 #include <math.h>
@@ -408,6 +409,19 @@ static int keep_address(struct buf *out, const char *key, const char *fields, si
     return rc == 0 ? 0 : rdzv_field_text(out, key, text);
 }
 
+static int keep_metrics(struct buf *out, const char *fields, size_t n, struct err *e)
+{
+    struct job_metric v[JOB_METRICS_MAX];
+    char text[JOB_METRICS_TEXT_MAX];
+    const int count = job_metrics_read(fields, n, v);
+    if (count < 0)
+        return err_set(e, -EINVAL, "metrics: expected at most %d of name:number:unit, with commas between",
+                       JOB_METRICS_MAX);
+    if (count == 0 || rdzv_field_find(fields, n, "metrics", text, sizeof text) != 1)
+        return 0;
+    return rdzv_field_text(out, "metrics", text);
+}
+
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e)
 {
     struct leader_member *m;
@@ -422,6 +436,7 @@ int jobs_report(struct jobs_party *p, const char *run, const char *node, const c
     for (size_t i = 0; i < sizeof report_fields / sizeof *report_fields && rc == 0; i++)
         rc = keep_field(&out, report_fields[i], fields, n, e);
     rc = rc ? rc : keep_address(&out, "ras", fields, n, e);
+    rc = rc ? rc : keep_metrics(&out, fields, n, e);
     if (rc == 0 && out.len) {
         free(m->report);
         m->report = out.data;

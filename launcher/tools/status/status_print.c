@@ -322,10 +322,34 @@ static int print_events(const cJSON *list, double now, FILE *out, struct err *e)
     return finish(&t, out, e);
 }
 
+/* What the program names itself, as the node of rank 0 has it. */
+static int print_metrics(const cJSON *nodes, FILE *out, struct err *e)
+{
+    struct table t = {0};
+    const cJSON *n, *m;
+    cJSON_ArrayForEach(n, nodes)
+    {
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(n, "report"), "metrics");
+        cJSON_ArrayForEach(m, list)
+        {
+            if (t.columns == 0)
+                headings(&t, (const char *const[]){"METRIC", "VALUE", "UNIT", NULL});
+            cell(&t, "%s", text(m, "name"));
+            number_cell(&t, json_f64_or(m, "value", NAN));
+            cell(&t, "%s", text(m, "unit"));
+        }
+    }
+    if (t.columns == 0)
+        return 0;
+    putc('\n', out);
+    return finish(&t, out, e);
+}
+
 static int print_details(const cJSON *job, FILE *out, struct err *e)
 {
     double now = json_f64_or(job, "age_ms", NAN); /* times are since the job began */
     TRY(print_nodes(cJSON_GetObjectItemCaseSensitive(job, "nodes"), out, e));
+    TRY(print_metrics(cJSON_GetObjectItemCaseSensitive(job, "nodes"), out, e));
     TRY(print_restarts(cJSON_GetObjectItemCaseSensitive(job, "restarts"), now, out, e));
     return print_events(cJSON_GetObjectItemCaseSensitive(job, "events"), now, out, e);
 }

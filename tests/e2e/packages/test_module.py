@@ -275,6 +275,24 @@ for use, error in (lambda: crun.phase("chekpoint"), ValueError), (lambda: crun.p
         "crun.part: 'wait a bit': expected one of data, forward, backward, wait, update", "crun.report: step -1: expected 0 or more, in 64 bits"]), p.stderr
 
 
+def test_figures_of_ones_own_have_a_name_and_a_unit_and_are_few(crun, script):
+    rc, out, err = crun.run("--no-log-prefix", script("""
+import crun
+crun.report(1, metrics={"tokens": (3.1e5, "tokens/s"), "lr": 0.1, "grad_norm": float("inf")})
+for bad in {"a b": 1}, {"": 1}, {"a\\0b": 1}, {"a": (1, "x" * 16)}, {str(i): i for i in range(9)}:
+    try:
+        crun.report(2, metrics=bad)
+    except ValueError as e:
+        print(e)
+"""))
+    assert rc == 0, err
+    said = "': expected a name of 1 to 31 letters, digits and _./-, and a unit of at most 15 of these and %^*()"
+    assert out.splitlines() == [
+        "crun.report: metric 'a b' in '" + said, "crun.report: metric '' in '" + said, "crun.report: metric 'a\0b' in '" + said,
+        "crun.report: metric 'a' in 'xxxxxxxxxxxxxxxx" + said,
+        "crun.report: metric '6': eight others are reported already: expected no more names than that in a process"]
+
+
 def test_sigterm_from_somebody_else_ends_the_worker_as_ever(crun, script):
     job = script("import crun, os, signal, time\ncrun.on_preemption()\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(600)\n")
     rc, _, err = crun.run(job)

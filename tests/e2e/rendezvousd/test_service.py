@@ -412,7 +412,8 @@ def test_the_page_on_operating_names_every_metric():
     with Daemon("--http-port", "0") as d, Client(d.port) as c:
         c("RDZV.JOIN", "j1", "n1", "slots=2", "v=1", "nnodes=1:1", "max_restarts=3", "silence=600000")
         for step in (1, 2):
-            c("RDZV.REPORT", "j1", "n1", f"step={step}", "loss=1", "accuracy=1", "eval_accuracy=1", "images_per_s=1", "total_steps=9", "base=0", "steps=1,1", "step_ms=1,1")
+            c("RDZV.REPORT", "j1", "n1", f"step={step}", "loss=1", "accuracy=1", "eval_accuracy=1", "images_per_s=1", "total_steps=9", "base=0", "steps=1,1", "step_ms=1,1",
+              "metrics=tokens:3:tokens/s")
         told = {name.split("{")[0] for name in samples(get(d.http + "/metrics")[2])}
     assert told == set(re.findall(r"`((?:rendezvousd|process)_[a-z_]+)`", page.split("## rendezvousd")[1]))
 

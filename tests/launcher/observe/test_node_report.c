@@ -9,6 +9,7 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -101,6 +102,32 @@ static void the_first_worker_of_group_rank_0_speaks_for_the_job(void **state)
     assert_string_equal(write_it(&v), "step=3 base=4 steps=3,,");
 }
 
+static void name_it(int i, const char *name, const char *unit, double v)
+{
+    snprintf(pages[0].metric[i].name, sizeof pages[0].metric[i].name, "%s", name);
+    snprintf(pages[0].metric[i].unit, sizeof pages[0].metric[i].unit, "%s", unit);
+    crun_page_set_real(&pages[0].metric[i].value, v);
+}
+
+/* A worker may write what it likes: nothing of that is passed on but what crun_metric() would have taken. */
+static void what_the_program_names_is_told_with_its_unit(void **state)
+{
+    struct node_report_view v = view(true);
+    name_it(0, "tokens", "tokens/s", 310000);
+    name_it(1, "lr", "", 0.125);
+    name_it(2, "a,b:c", "", 1);
+    name_it(3, "x", "a unit", 1);
+    name_it(4, "", "", 1);
+    name_it(5, "grad_norm", "", NAN);
+    memset(pages[0].metric[6].name, 'n', sizeof pages[0].metric[6].name);
+    pages[0].metrics = 1000;
+    name_it(7, "last", "%", 2);
+    assert_string_equal(write_it(&v),
+                        "metrics=tokens:310000:tokens/s,lr:0.125:,nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn:0:,last:2:%25");
+    v.leads = false;
+    assert_string_equal(write_it(&v), "");
+}
+
 static void the_host_is_told_of(void **state)
 {
     struct node_report_view v = view(false);
@@ -186,6 +213,7 @@ int main(void)
         cmocka_unit_test_setup(workers_that_tell_nothing_are_not_told_of, begin),
         cmocka_unit_test_setup(step_times_are_means_since_the_report_before, begin),
         cmocka_unit_test_setup(the_first_worker_of_group_rank_0_speaks_for_the_job, begin),
+        cmocka_unit_test_setup(what_the_program_names_is_told_with_its_unit, begin),
         cmocka_unit_test_setup(the_host_is_told_of, begin),
         cmocka_unit_test(a_job_tells_a_hundred_times_a_second_at_most),
         cmocka_unit_test(the_kernels_figures_are_read),

@@ -1150,9 +1150,22 @@ static void status_names_what_people_ask(void **s)
     int64_t v;
     (void)s;
     pair_start(&p, NULL);
-    const char report[] = "step=12 images_per_s=310.5 loss=2.25 secret=x";
+    const char report[] = "step=12 images_per_s=310.5 loss=2.25 secret=x metrics=tokens:3e5:tokens/s,lr:0.1:";
     assert_int_equal(jobs_report(p.b.party, "r", "node2", report, strlen(report), &p.b.e), 0);
-    static const char *const bad[] = {"step=abc", "step=0x10", "loss=nan", "images_per_s=-inf", "loss=1e999", "step="};
+    static const char *const bad[] = {"step=abc",
+                                      "step=0x10",
+                                      "loss=nan",
+                                      "images_per_s=-inf",
+                                      "loss=1e999",
+                                      "step=",
+                                      "metrics=a",
+                                      "metrics=a:1",
+                                      "metrics=a:b:",
+                                      "metrics=a:nan:",
+                                      "metrics=%1b[1m:1:",
+                                      "metrics=a:1:%22",
+                                      "metrics=a:1:,b:1:,c:1:,d:1:,e:1:,f:1:,g:1:,h:1:,i:1:",
+                                      "metrics=abcdefghijklmnopqrstuvwxyzabcdefghijklm:1:"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(jobs_report(p.b.party, "r", "node2", bad[i], strlen(bad[i]), &p.b.e), -EINVAL);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
@@ -1174,6 +1187,8 @@ static void status_names_what_people_ask(void **s)
     json_i64(cJSON_GetObjectItem(two, "report"), "step", &v, NULL);
     assert_int_equal(v, 12);
     assert_null(strstr(out.data, "secret"));
+    assert_non_null(strstr(out.data, "\"metrics\":[{\"name\":\"tokens\",\"value\":300000,\"unit\":\"tokens/s\"},"
+                                     "{\"name\":\"lr\",\"value\":0.1,\"unit\":\"\"}]"));
     cJSON *restart = cJSON_GetArrayItem(cJSON_GetObjectItem(o, "restarts"), 0);
     json_str(restart, "cause", &text, NULL);
     assert_string_equal(text, "rank 0 broke");
