@@ -29,6 +29,7 @@ from ._store import store
 NOTHING, LOST = -1, -2  # instead of a step
 WAIT_S = 600.0  # for ranks that start up
 PIECE = 16 << 20  # bytes of a message
+LARGE = 16  # a tensor above this part of a message is sent from its own memory
 
 
 def _torch() -> Any:
@@ -226,38 +227,43 @@ def _device(accelerator: Any) -> Any:
 
 
 def _runs(tensors: List[Any]) -> Iterator[List[Tuple[Any, int]]]:
-    """Of the tensors, as bytes one after another: pieces, each a list of (bytes of one tensor, place in the piece)."""
+    """Of the tensors, as bytes one after another: pieces, each a list of (bytes of one tensor, place in the piece). A large tensor
+    has pieces of its own."""
     run: List[Tuple[Any, int]] = []
     n = 0
     for t in tensors:
         flat = t.reshape(-1).view(_torch().uint8)
-        at = 0
-        while at < flat.numel():
-            length = min(flat.numel() - at, PIECE - n)
-            run.append((flat[at:at + length], n))
-            at, n = at + length, n + length
-            if n == PIECE:
-                yield run
-                run, n = [], 0
+        if run and n + flat.numel() > PIECE // LARGE:
+            yield run
+            run, n = [], 0
+        if flat.numel() <= PIECE // LARGE:
+            run.append((flat, n))
+            n += flat.numel()
+        else:
+            yield from ([(flat[at:at + PIECE], 0)] for at in range(0, flat.numel(), PIECE))
     if run:
         yield run
 
 
+def _message(run: List[Tuple[Any, int]], device: Any) -> Any:
+    """Memory of a piece, on the device: the tensor's own where it can be."""
+    last, at = run[-1]
+    return last if len(run) == 1 and last.device == device else _torch().empty(at + last.numel(), dtype=_torch().uint8, device=device)
+
+
 def _give(tensors: List[Any], device: Any, to: int) -> None:
-    torch = _torch()
     for run in _runs([t.contiguous() for t in tensors]):
-        piece = torch.empty(run[-1][1] + run[-1][0].numel(), dtype=torch.uint8, device=device)
-        for part, at in run:
+        piece = _message(run, device)
+        for part, at in run if piece is not run[0][0] else []:
             piece[at:at + part.numel()].copy_(part)
-        torch.distributed.send(piece, to)
+        _torch().distributed.send(piece, to)
 
 
 def _take(tensors: List[Any], device: Any, source: int) -> None:
-    torch = _torch()
     for run in _runs(tensors):
-        piece = torch.empty(run[-1][1] + run[-1][0].numel(), dtype=torch.uint8, device=device)
-        torch.distributed.recv(piece, source)
-        for part, at in run:
+        piece = _message(run, device)
+        _torch().distributed.recv(piece, source)
+        for part, at in run if piece is not run[0][0] else []:
             part.copy_(piece[at:at + part.numel()])
 
 

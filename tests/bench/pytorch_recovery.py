@@ -14,7 +14,6 @@ import time
 
 import torch
 import torch.distributed as dist
-import torchvision
 from torch.nn.parallel import DistributedDataParallel
 
 import crun
@@ -62,7 +61,11 @@ if WAY == "anew":
 
 # Once for each process: they outlive its rounds, and a spare has them ready.
 torch.manual_seed(0)
-model = mlp() if NET == "mlp" else torchvision.models.resnet18(num_classes=10)
+if NET == "mlp":
+    model = mlp()
+else:
+    import torchvision
+    model = torchvision.models.resnet18(num_classes=10)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
