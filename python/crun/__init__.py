@@ -20,8 +20,8 @@ fork()s (a DataLoader's workers) is without crun in the child.
 Functions that cannot do what was asked raise OSError; one that waited in vain raises TimeoutError.
 
 crun.inprocess is for a function that goes on in its process when another rank dies, crun.State for what it has in common
-with the others, and crun.Sampler for their data. crun.integrations.lightning and crun.integrations.huggingface have callbacks for those trainers; crun.launch() runs a
-function in several processes.
+with the others, and crun.Sampler for their data. crun.integrations.lightning and crun.integrations.huggingface have callbacks
+for those trainers; crun.launch() runs a function in several processes.
 """
 from ._groups import RoundOver
 from ._inprocess import inprocess
@@ -36,7 +36,7 @@ from ._worker import (REQUEUE, Info, catch_crashes, info, links, part, phase, re
 
 __version__ = "0.1.0"
 __all__ = [
-    "REQUEUE", "Failure", "Info", "Job", "LaunchError", "Part", "Phase", "RoundOver", "Sampler", "State", "StopReason", "Store", "barrier", "catch_crashes",
-    "find_program", "info", "inprocess", "launch", "links", "on_preemption", "part", "phase", "record", "record_error", "report", "requeue",
-    "spent", "stop_reason", "stopping", "store",
+    "REQUEUE", "Failure", "Info", "Job", "LaunchError", "Part", "Phase", "RoundOver", "Sampler", "State", "StopReason", "Store", "barrier",
+    "catch_crashes", "find_program", "info", "inprocess", "launch", "links", "on_preemption", "part", "phase", "record", "record_error", "report",
+    "requeue", "spent", "stop_reason", "stopping", "store",
 ]

@@ -132,6 +132,7 @@ def _lendable(parts: Iterable[Any]) -> Set[int]:
 
 # --- what all ranks have alike
 
+
 def _modules(parts: Iterable[Any]) -> Iterator[Any]:
     for part in parts if _torch() is not None else ():
         if hasattr(part, "crun_lends"):

@@ -89,7 +89,8 @@ class elastic_launch:  # PyTorch's name
             warnings.warn(f"elastic_launch: without effect under crun: {', '.join(ignored)}", RuntimeWarning, stacklevel=2)
         options = self.config.options()
         if callable(self.entrypoint):
-            return _launch.launch(self.entrypoint, args, nproc=self.config.nproc_per_node, **options)
+            values: Dict[int, Any] = _launch.launch(self.entrypoint, args, nproc=self.config.nproc_per_node, **options)
+            return values
         words = [_launch.find_program(), f"--nproc-per-node={self.config.nproc_per_node}", *_launch._words(options), self.entrypoint, *map(str, args)]
         code = subprocess.call(words)
         if code != 0:
