@@ -70,7 +70,7 @@ void sim_agent_born(struct world *w, struct agent *a)
     static const char *const roles[] = {"", "trainer", "reader"};
     a->skew = sim_between(w, -1000000, 1000000000);
     a->acked_send = a->answered_send = clock_of(w, a);
-    a->heard_sent = a->acked_send - 1;
+    a->heard_sent = a->taken_sent = a->acked_send - 1;
     a->finish_at = a->killed_at = NEVER;
     a->slots = (int)sim_between(w, 1, 8);
     a->node_rank = (int)sim_between(w, -1, 40);

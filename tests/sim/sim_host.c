@@ -151,7 +151,7 @@ static void tell_one(struct world *w, struct agent *a, const struct leader_membe
                                      .to_agent = true,
                                      .ask = ASK_HEARTBEAT,
                                      .news = told_of(w, a),
-                                     .acked_send = a->heard_sent});
+                                     .acked_send = a->taken_sent});
 }
 
 /* News whose decision stands; the others when it does. */
@@ -563,6 +563,8 @@ void sim_host_receive(struct world *w, const struct message *m)
     a->connected = true;
     int rc = take(w, a, m, &seq);
     a->heard_sent = m->sent > a->heard_sent ? m->sent : a->heard_sent;
+    if (rc == 0 && m->sent > a->taken_sent)
+        a->taken_sent = m->sent;
     sim_send(w, (struct message){.agent = m->agent,
                                  .to_agent = true,
                                  .ask = m->ask,
@@ -573,7 +575,9 @@ void sim_host_receive(struct world *w, const struct message *m)
                                            : rc == ERR_MISMATCH ? ANSWER_DIFFERS
                                                                 : ANSWER_REFUSED,
                                  .acked_send = m->sent,
-                                 .news = w->reign.leader ? told_of(w, a) : (struct told){0}});
+                                 .news = w->reign.leader && rc != ERR_MISMATCH && rc != ERR_FENCED
+                                             ? told_of(w, a)
+                                             : (struct told){0}}); /* these say nothing of a job */
 }
 
 int64_t sim_host_wake(const struct world *w)

@@ -85,6 +85,7 @@ struct agent {
     bool known, connected, gone;
     uint64_t named_round; /* by its newest JOIN */
     int64_t heard_sent;   /* when its newest message was sent */
+    int64_t taken_sent;   /* when the newest one was sent that was not refused: what an answer acknowledges */
     unsigned joined_as;   /* place in the order of first JOINs */
     bool to_tell;         /* its news, when they stand */
     uint64_t told_seq;

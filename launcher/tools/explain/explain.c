@@ -63,6 +63,7 @@ static const struct {
     const struct explain_message *rows;
 } tables[] = {
     {"hangs", "crun: workers that hang", explain_hangs},
+    {"meet", "crun: how nodes meet", explain_meet},
     {"crun", "crun", explain_crun},
     {"rendezvousd", "rendezvousd and stores", explain_rendezvousd},
     {"trainer", "trainer", explain_trainer},
@@ -254,9 +255,10 @@ static int print_markdown(const char *which)
             print_table(i);
             return EXIT_OK;
         }
-    fprintf(stderr,
-            "crun explain: --messages-markdown '%s': expected codes, hangs, crun, rendezvousd, trainer or general\n",
-            which);
+    fprintf(
+        stderr,
+        "crun explain: --messages-markdown '%s': expected codes, hangs, meet, crun, rendezvousd, trainer or general\n",
+        which);
     return EXIT_USAGE_ERROR;
 }
 
