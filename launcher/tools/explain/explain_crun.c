@@ -133,6 +133,8 @@ const struct explain_message explain_crun[] = {
      "ssh HOST true must work without a password; crun doctor -H HOST"},
     {"what the starting crun sent\nthe crun that started this one\nis what crun -H starts\nthe order for host",
      "crun -H and the crun on the other host do not understand each other", "the same version on all hosts"},
+    {"crun did not begin there\nbefore it joined the job\nis lost:\nnothing was heard of the end of its workers",
+     "the crun on another host ended, or its connection did", "read its lines above; crun doctor -H HOST"},
     /* --- crun chaos */
     {"is neither a process of crun nor a word of a TARGET there*", "a plan names a process that nobody has told of",
      "one of the roles that the sentence names, or WORD=PID at the node's TARGET"},
@@ -187,6 +189,8 @@ const struct explain_message explain_crun[] = {
     /* --- what crun needs */
     {"hwloc *", "the library that reads the machine's topology failed", "leave --numa-binding out; lstopo shows more"},
     {"the NVIDIA driver does not answer", "the driver hangs or is broken", "nvidia-smi; a number for --nproc-per-node"},
+    {"does not answer\nit answers nothing\ncannot send", "the rendezvous is there but does not answer",
+     "is it stopped, or its disk? crun dials again"},
     {"--http-port *: another process", "the port is taken", "--http-port 0 takes a free one"},
     {"cannot write the event log\nit is a FIFO that nobody reads", "a log cannot be opened",
      "another path; a reader for a FIFO"},

@@ -148,8 +148,6 @@ const struct explain_message explain_meet[] = {
     {"*needs a port*", "a static rendezvous cannot choose one", "--master-port 29500, or --rdzv-endpoint HOST:PORT"},
     {"*needs --rdzv-endpoint*", "this backend does not say where it is", "--rdzv-endpoint"},
     {"has no crun at", "crun is not installed there, or elsewhere", "install it there, or --remote-crun PATH"},
-    {"crun did not begin there\nbefore it joined the job\nis lost:\nnothing was heard of the end of its workers",
-     "the crun on another host ended, or its connection did", "read its lines above; crun doctor -H HOST"},
     {"the host * of job '*' is lost\nhas lost its memory of job\ndid not know this job (instance\n"
      "comes from instance",
      "the rendezvous was restarted, or another crun hosts",
@@ -175,8 +173,6 @@ const struct explain_message explain_meet[] = {
      "addresses are malformed\nthe answer to RDZV.",
      "something else listens at that address, or another version",
      "is the port that of a rendezvous? not its HTTP port"},
-    {"does not answer\nit answers nothing\ncannot send", "the rendezvous is there but does not answer",
-     "is it stopped, or its disk? crun dials again"},
     {"dialling whoever has it", "another crun hosts at this address", "nothing"},
     {"has no list of jobs: name the RUN", "only a rendezvousd has a list of jobs",
      "crun status --rdzv-endpoint WHERE RUN"},
