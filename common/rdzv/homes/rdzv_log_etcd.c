@@ -37,9 +37,10 @@ enum {
     HOSTS_MAX = 16,
     KEY_MAX = 1100, /* characters of base64 */
     REQUEST_MS = 500,
-    PAUSE_MS = 50,     /* after each member has failed */
-    CONFIRM_MS = 1000, /* what is watched is read */
-    ANEW_MS = 250,     /* so is what cannot be watched */
+    BYTES_PER_MS = 1500, /* and so much longer for a long one */
+    PAUSE_MS = 50,       /* after each member has failed */
+    CONFIRM_MS = 1000,   /* what is watched is read */
+    ANEW_MS = 250,       /* so is what cannot be watched */
     PART = ETCD_PART,
     CLAIM_MS = 3000, /* a claim's D: an etcd that loses its leader takes no write for 1 to 3 s */
     AGAIN = 2,
@@ -52,7 +53,7 @@ struct etcd_home {
     int host_count, at;
     char *dir;                  /* "PREFIX/RUN/" */
     char login[700], auth[700]; /* {"name":...}, the header with a token; "": none */
-    int64_t io_ms, keep_ms, deadline;
+    int64_t io_ms, keep_ms, deadline, request_ms;
     struct buf out, in; /* a request, an answer */
     int rc;             /* of what was added to the request */
 
@@ -72,6 +73,7 @@ static struct etcd_home *begin(struct rdzv_home *base)
 {
     struct etcd_home *h = (struct etcd_home *)base;
     h->deadline = clock_deadline(h->io_ms);
+    h->request_ms = REQUEST_MS;
     return h;
 }
 
@@ -117,7 +119,7 @@ static int ask(struct etcd_home *h, const char *path, const char *body, size_t n
     char url[400];
     snprintf(url, sizeof url, "%s/v3/%s", h->hosts[h->at], path);
     const struct http_ask a = {"POST", url, {h->auth[0] ? h->auth : NULL}, body, n};
-    const int64_t end = min_i64(clock_deadline(REQUEST_MS), h->deadline);
+    const int64_t end = min_i64(clock_deadline(h->request_ms + (int64_t)n / BYTES_PER_MS), h->deadline);
     cJSON *tree = NULL;
     const int status = http_client_ask(h->http, &a, end, &h->in, e);
     if (status < 0)
@@ -462,12 +464,14 @@ static int etcd_append(struct rdzv_home *base, const struct rdzv_write *w, struc
     const int parts = w->decision->len ? (int)((w->decision->len - 1) / PART) : 0;
     char name[128], own[128];
     int rc = 1;
-    h->deadline = clock_deadline(min_i64(h->io_ms, 2 * REQUEST_MS)); /* renewals wait for it */
+    h->request_ms = REQUEST_MS;
     decision_name(h, -1, own);
     for (int i = 0; i <= parts && rc == 1; i++) {
         const bool last = i == parts;
         const char *p = w->decision->data + (size_t)i * PART;
         const size_t n = last ? w->decision->len - (size_t)i * PART : PART;
+        h->deadline =
+            clock_deadline(min_i64(h->io_ms, 2 * REQUEST_MS + 2 * (int64_t)n / BYTES_PER_MS)); /* renewals wait */
         const struct value v = {decision_name(h, last ? 0 : i + 1, name), last ? 2 * parts + w->whole : -i - 1, p, n};
         do
             rc = lead(h, w->epoch, "log/", last && w->whole ? own : NULL, &v, 1, last ? name : NULL, e);
@@ -511,6 +515,7 @@ static int etcd_load(struct rdzv_home *base, struct buf *ret, struct err *e)
     const cJSON *kv;
     cJSON *tree;
     int rc = 0;
+    h->request_ms = h->io_ms / 2; /* the answer may be long */
     start(h);
     PUT(h, "{\"key\":\"%s\",\"range_end\":\"%s\"}", KEY(h, "log/"), KEY(h, "log0"));
     TRY(call(h, "kv/range", &tree, e));
