@@ -16,8 +16,8 @@ int hex_byte(const char *p, size_t n); /* value of the two hex digits at p[0..n)
 
 /* Base64 of n bytes: 4 characters for each 3, without a NUL; returns its end. */
 char *base64_write(char *at, const void *bytes, size_t n);
-/* The bytes of n characters, padded or not, which may stand where ret is; how many they are. -1: it is none, or more than
- * cap. */
+/* The bytes of n characters, padded or not, which may stand where ret is; how many they are. -1: it is none, or more
+ * than cap. */
 ptrdiff_t base64_read(const char *text, size_t n, char *ret, size_t cap);
 
 /* A list of ranges as text: "0-3,5". Initialise as {.out = memory, .cap = its bytes}, with out[0] = 0. */

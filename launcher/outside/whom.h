@@ -1,6 +1,6 @@
 /* Asks the server that answers for a job: rendezvousd, or a hosting crun; of a list of hosts each in turn, until one
- * knows the job; over a Redis, an etcd or a folder, the leader that the claim names. One blocking connection, kept open. For
- * commands that take no part in the job. */
+ * knows the job; over a Redis, an etcd, a Lease or a folder, the leader that the claim names. One blocking
+ * connection, kept open. For commands that take no part in the job. */
 #ifndef CRUN_LAUNCHER_WHOM_H
 #define CRUN_LAUNCHER_WHOM_H
 

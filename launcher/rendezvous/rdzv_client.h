@@ -38,7 +38,7 @@ struct rdzv_client_options {
     int list_count;
     bool hosts_own_seat; /* whatever the name of that host means here */
     const char *run_id;
-    /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "etcd://...", "file:///dir"; NULL: local */
+    /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
     const char *endpoint;
     const char *token_file; /* secrets for the challenge (common/auth/auth.h), NULL: the user's own */
     bool insecure;          /* a server that proves nothing will do */

@@ -1,5 +1,5 @@
-/* The rendezvous of nodes that share a home, a Redis, an etcd or a folder: the client behind a connection (rdzv_client_tcp.c),
- * the election that says whom it dials (common/rdzv/client/election.h), and, while this node leads, the server for all
+/* The rendezvous of nodes that share a home (rdzv_home.h): the client behind a connection (rdzv_client_tcp.c), the
+ * election that says whom it dials (common/rdzv/client/election.h), and, while this node leads, the server for all
  * others (hosting.h), which this node dials as well. One way to be a member: a connection. keeper.h asks the home. */
 #include <errno.h>
 #include <limits.h>

@@ -1,5 +1,6 @@
-/* APIs of homes, modelled: an etcd, a Kubernetes. The functions of common/http/http_client.h are here, in place of those that ask
- * libcurl; who carries a request to the model, and what becomes of it on its way, is the program's to say. */
+/* APIs of homes, modelled: an etcd, a Kubernetes. The functions of common/http/http_client.h are here, in place of
+ * those that ask libcurl; who carries a request to the model, and what becomes of it on its way, is the program's to
+ * say. */
 #ifndef CRUN_TESTS_API_H
 #define CRUN_TESTS_API_H
 

@@ -1,20 +1,20 @@
-/* Where a rendezvous lives: a daemon's memory or its directory, a Redis, an etcd, a folder all nodes share, or
- * (tests/sim) a simulated one of them.
+/* Where a rendezvous lives: a daemon's memory or its directory, a Redis, an etcd, a Kubernetes, a folder all nodes
+ * share, or (tests/sim) a simulated one of them.
  *
  * What a home keeps for one job:
  *   - the log of decisions: appended to by one leader at a time, and fenced: an older leader's append is refused;
- *   - where agents elect their leader (Redis, etcd, shared folder) the claim (rdzv_claim.h): who leads, where it listens, and
- *     how often it was renewed. Claim, renewal and release are each one compare-and-set; who is no leader and has none
- *     reads it, nobody else does.
+ *   - where agents elect their leader (all but those of a daemon) the claim (rdzv_claim.h): who leads, where it
+ *     listens, and how often it was renewed. Claim, renewal and release are each one compare-and-set; who is no leader
+ *     and has none reads it, nobody else does.
  * The memory and the directory of a daemon have one owner, who needs no claim: of the calls below they have identity,
  * load, append, forget and close.
  *
  * A call is asked and waited for: the caller's thread sleeps until the answer, the call's deadline, or a cancel, and
- * never on a disk. A Redis or an etcd is waited for on its sockets. A folder may hold whoever touches it in the kernel, deaf to
- * SIGKILL, for as long as its server is away; so it is touched by a process of its own (home_process.h), and waited for
- * on a socket as well. A daemon's loop waits for nothing: what is appended to its directory (rendezvousd/state), by a
- * process of its own too, is reported by landed(). One thread per handle; only rdzv_home_cancel() may be called from
- * any thread.
+ * never on a disk. A Redis or an etcd is waited for on its sockets. A folder may hold whoever touches it in the kernel,
+ * deaf to SIGKILL, for as long as its server is away; so it is touched by a process of its own (home_process.h), and
+ * waited for on a socket as well. A daemon's loop waits for nothing: what is appended to its directory
+ * (rendezvousd/state), by a process of its own too, is reported by landed(). One thread per handle; only
+ * rdzv_home_cancel() may be called from any thread.
  *
  * Calls return 0 (or a documented value), or a negative code: the connection or the file system failed, and what was
  * asked may or may not have happened, or happens later still (a disk that comes back): that is what fence, epoch and
@@ -112,8 +112,8 @@ struct rdzv_home_options {
     int process_fd;
 };
 
-/* url: "redis://...", "rediss://...", "redis+sentinel://...", "rediss+sentinel://...", "etcd://...", "etcds://..." or
- * "file:///dir". -EINVAL with a sentence for a bad one; the home itself is first reached by the first call. */
+/* url: "redis://...", "rediss://...", "redis+sentinel://...", "rediss+sentinel://...", "etcd://...", "etcds://...",
+ * "k8s://..." or "file:///dir". -EINVAL with a sentence for a bad one; the home itself is first reached by the first call. */
 int rdzv_home_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
 
 /* The memory of this process: what is appended stands, and nobody reads it again. The struct is the caller's. */

@@ -7,12 +7,13 @@
  *
  * Whatever is written is one transaction that compares the claim's mod revision, which each renewal changes: a request
  * that comes late or twice does nothing, but for a decision that comes back just after a whole one has removed it: who
- * loads passes over all that stands before a whole one. A request is given REQUEST_MS, and is then made again at another member; if
- * the answer to one that happened was lost, the comparison fails, and the same transaction reads the claim and the
- * decision that stand, which tell. Nodes that look for a leader watch the claim, and read it every CONFIRM_MS, so that
- * an etcd without a majority is not taken for a claim that stands still. All keys hang on one lease, which whoever
- * leads keeps alive and whose number the claim hands on: it clears away what nobody needs any more. That somebody leads
- * is told by renewals alone: etcd's leases count whole seconds, and last longer after a fail-over. */
+ * loads passes over all that stands before a whole one. A request is given REQUEST_MS, and is then made again at
+ * another member; if the answer to one that happened was lost, the comparison fails, and the same transaction reads the
+ * claim and the decision that stand, which tell. Nodes that look for a leader watch the claim, and read it every
+ * CONFIRM_MS, so that an etcd without a majority is not taken for a claim that stands still. All keys hang on one
+ * lease, which whoever leads keeps alive and whose number the claim hands on: it clears away what nobody needs any
+ * more. That somebody leads is told by renewals alone: etcd's leases count whole seconds, and last longer after a
+ * fail-over. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

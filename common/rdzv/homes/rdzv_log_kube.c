@@ -350,8 +350,8 @@ static int kube_claim(struct rdzv_home *base, const struct rdzv_claim *seen, con
     h->n = own->n;
     h->seq = 2;
     buf_clear(&h->text);
-    /* What a log of nobody is left from is no job; one that is there gets the record behind it, whatever its length: the
-     * next decision has it moved. */
+    /* A log without a claim is no job. Behind that of a job the record has room, whatever the length: the next decision
+     * has it moved. */
     const bool fresh = !h->now.claim.epoch[0];
     struct buf log = {0};
     int rc = buf_addstr(&log, fresh || !h->now.log ? "" : h->now.log);
