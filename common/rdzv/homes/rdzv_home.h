@@ -113,7 +113,8 @@ struct rdzv_home_options {
 };
 
 /* url: "redis://...", "rediss://...", "redis+sentinel://...", "rediss+sentinel://...", "etcd://...", "etcds://...",
- * "k8s://..." or "file:///dir". -EINVAL with a sentence for a bad one; the home itself is first reached by the first call. */
+ * "k8s://..." or "file:///dir". -EINVAL with a sentence for a bad one; the home itself is first reached by the first
+ * call. */
 int rdzv_home_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
 
 /* The memory of this process: what is appended stands, and nobody reads it again. The struct is the caller's. */
