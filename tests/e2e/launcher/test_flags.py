@@ -135,7 +135,7 @@ def nodes_meet(crun):
     assert [line.split()[0] for line in lines] == ["0/2", "1/2"]
     assert {line.split()[2] for line in lines} == {"meet"}
     rc, _, err = crun.run("--rdzv-backend", "etcd", "true")
-    assert rc == 2 and "--rdzv-backend 'etcd' is not supported" in err
+    assert rc == 2 and "--rdzv-backend etcd needs --rdzv-endpoint" in err
 
 
 @row("node-rank", "master-addr", "master-port")
