@@ -322,7 +322,7 @@ static bool is_or_can_be_made(const char *path, struct err *why)
 /* Texts about crun print these. */
 static bool is_placeholder(const char *secret)
 {
-    static const char *const known[] = {"16-CHARACTERS-OR-MORE", "a-secret-of-16-characters-or-more"};
+    static const char *const known[] = {"SECRET", "16-CHARACTERS-OR-MORE", "a-secret-of-16-characters-or-more"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcasecmp(secret, known[i]) == 0)
             return true;
@@ -340,13 +340,14 @@ static int read_variable(struct auth_tokens *ret, const char *text, struct err *
     int rc = buf_printf(&line, "%s%s", is_bare ? AUTH_PRINCIPAL " " : "", text);
     rc = rc < 0 ? err_set(e, ERR_USAGE, AUTH_VARIABLE " is longer than 4096 bytes")
                 : auth_tokens_parse(ret, line.data, line.len, AUTH_VARIABLE, e);
-    if (rc == 0 && is_placeholder(ret->v[0].secret)) {
+    const bool placeholder = rc == 0 && is_placeholder(ret->v[0].secret);
+    if (placeholder)
         auth_tokens_free(ret);
+    if (placeholder || is_placeholder(text)) /* the shortest is too short for a secret, too */
         rc = err_set(e, ERR_USAGE,
                      AUTH_VARIABLE
                      " holds the words that stand for a secret, which everybody knows: expected a secret of "
                      "your own, the same on all nodes (openssl rand -hex 16 makes one)");
-    }
     if (line.data)
         explicit_bzero(line.data, line.cap);
     buf_free(&line);

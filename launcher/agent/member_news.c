@@ -291,12 +291,12 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
         print_joining(r, now);
         return;
     }
-    print_trouble(r, p);
-    member_hint_unhosted(r, p);
     if (p->for_ms >= TROUBLE_QUIET_MS && member_hint_lost_host(r, p, why, sizeof why)) {
         on_failed(r, EXIT_UNAVAILABLE, why);
         return;
     }
+    print_trouble(r, p);
+    member_hint_unhosted(r, p);
     /* from the loop, because it closes the client that called us */
     uv_timer_start(&r->member->take_over, on_take_over, 0, 0);
 }

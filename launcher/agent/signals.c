@@ -214,7 +214,9 @@ static void on_guardian_gone(void *arg)
     if (group_end_now(r->group, LOST_KILL_MS) && member_socket(r) >= 0)
         guardian_prove(member_socket(r));
     cgroup_remove_at(r->link->cgroup_dir);
-    log_error("agent", "the guardian is gone; all workers were ended");
+    log_error(
+        "agent",
+        "crun was killed (its guardian is gone; if by SIGKILL, perhaps for want of memory); all workers were ended");
     _exit(128 + SIGKILL);
 }
 

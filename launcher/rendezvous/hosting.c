@@ -89,7 +89,8 @@ static int open_all(struct hosting *h, uv_loop_t *loop, const struct hosting_opt
     if (!o->one_node && gate_token_was_drawn(h->gate))
         return err_set(e, ERR_USAGE,
                        "there is no place for a secret that the other nodes could share (~/.config/crun/token cannot "
-                       "be made): copy one to all nodes and name it with --token-file, or take --insecure");
+                       "be made): set CRUN_TOKEN to the same one on every node (openssl rand -hex 16 makes one), or "
+                       "name a file that has it with --token-file");
     const struct server_options server = {.gate = h->gate, .binary = o->has_store ? &front_tcpstore : NULL};
     TRY(server_create(&h->server, loop, &server, e));
     const struct jobs_options jobs = {

@@ -113,7 +113,10 @@ static int open_tcp(struct rendezvous *z, struct err *e)
     const int rc = host(z, &why);
     if (rc == 0)
         return open_client(z, &rdzv_client_local_ops, e);
-    if (rc != -EADDRINUSE || (meets_nobody(&z->o) && h->hosting == HOME_HOSTS))
+    if (rc == -EADDRINUSE && meets_nobody(&z->o) && h->hosting == HOME_HOSTS)
+        return err_set(e, rc, "%s: another program has that port; leave --master-port out, or choose another one",
+                       why.text);
+    if (rc != -EADDRINUSE)
         return err_set(e, rc, "%s", why.text);
     if (h->hosting == HOME_HOSTS)
         log_warn("rendezvous", "%s; dialling whoever has it, to host once it is free", why.text);

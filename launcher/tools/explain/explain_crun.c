@@ -271,7 +271,7 @@ const struct explain_message explain_crun[] = {
      "its * does not take signals\n*: it and the workers were ended*",
      "the process of crun that runs the job stood still (a debugger, the kernel): the guardian ended it with all workers",
      "the state and the kernel function that are named say what it waited for; start it again"},
-    {"the guardian is gone*",
+    {"*guardian is gone*",
      "the first process of crun was killed; the agent ended the workers, or where it did not act, a deputy did",
      "nothing is left running; start it again"},
     {"*no GPU is usable*", "neither NVML nor /proc names a GPU that CUDA_VISIBLE_DEVICES leaves",

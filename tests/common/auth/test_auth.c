@@ -327,9 +327,13 @@ static void a_variable_holds_a_secret_with_or_without_its_principal(void **state
     static const struct {
         const char *text, *principal; /* principal NULL: refused */
     } cases[] = {
-        {"0123456789abcdef", AUTH_PRINCIPAL},  {" 0123456789abcdef\n", AUTH_PRINCIPAL},
-        {"alice 0123456789abcdef", "alice"},   {"short", NULL},
-        {"alice 0123456789abcdef more", NULL}, {"16-CHARACTERS-OR-MORE", NULL},
+        {"0123456789abcdef", AUTH_PRINCIPAL},
+        {" 0123456789abcdef\n", AUTH_PRINCIPAL},
+        {"alice 0123456789abcdef", "alice"},
+        {"short", NULL},
+        {"alice 0123456789abcdef more", NULL},
+        {"16-CHARACTERS-OR-MORE", NULL},
+        {"SECRET", NULL},
     };
     enum auth_origin from;
     struct auth_tokens t;
