@@ -192,7 +192,7 @@ MUTANTS = {
     "workers_of_others_acknowledged": (
         "rendezvousd/jobs/jobs_seats.c", '    if (seat < 0 || (!has_round(job) && (', '    if (seat < 0 || (!job && (', ["rendezvousd_jobs_seats"]),
     "higher_rounds_ignored": (
-        "rendezvousd/jobs/jobs_seats.c", '        join->round > rdzv_round(', '        !join && join->round > rdzv_round(', ["rendezvousd_jobs_seats"]),
+        "rendezvousd/jobs/jobs_seats.c", '    if (join->round > rdzv_round(', '    if (!join && join->round > rdzv_round(', ["rendezvousd_jobs_seats"]),
     "who_was_at_another_host_is_told_a_round": (
         "rendezvousd/jobs/jobs_seats.c", '    else if (has_been_elsewhere(job, join))', '    else if (!job && has_been_elsewhere(job, join))', ["rendezvousd_jobs_seats"]),
     "news_numbered_as_those_of_the_job_before": (
