@@ -100,6 +100,14 @@ def _warm_up() -> None:
 def _run(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     groups = _groups.Groups()
     _groups.hook(groups)
+    try:
+        return _rounds_of(function, args, kwargs, groups)
+    finally:
+        if groups.kept is not None:
+            groups.kept.let_go()
+
+
+def _rounds_of(function: Callable[..., Any], args: Any, kwargs: Any, groups: _groups.Groups) -> Any:
     parallel = sys.modules.get("torch.nn.parallel")
     if parallel is not None:
         _state.skip_first_broadcast(parallel.DistributedDataParallel)

@@ -14,6 +14,7 @@ each round, so the back end gets one whose calls go to the store of the current 
 """
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import functools
@@ -65,6 +66,8 @@ class Kept:
     def hook(self) -> None:
         make = self.c10d._new_process_group_helper
         self.c10d._new_process_group_helper = self._asking(make) if self.can else self._saying(make)
+        if self.can:
+            atexit.register(self._at_exit)
 
     def _saying(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -159,6 +162,17 @@ class Kept:
         if store.add(f"{prefix}/tried", 1) == size:
             store.set(f"{prefix}/all", "n" if store.check([f"{prefix}/bad"]) else "y")
         return bool(store.get(f"{prefix}/all") == b"y")
+
+    def let_go(self) -> None:
+        """No round will follow: PyTorch ends the back end with its group."""
+        self.backend = self.group = None
+
+    def _at_exit(self) -> None:
+        """A back end that can be reconnected aborts the process where it is still there as that one ends."""
+        self.let_go()
+        with contextlib.suppress(Exception):
+            if self.c10d.is_initialized():
+                self.c10d.destroy_process_group()
 
     def leave(self) -> None:
         """Before destroy_process_group(), which shuts down what it finds: the kept one is left out. One that the program has
