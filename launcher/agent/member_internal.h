@@ -19,7 +19,8 @@ struct member {
     struct run *r;
     struct hosting_page page;
     struct rendezvous *rendezvous;
-    int socket; /* this node's connection to the rendezvous, -1: none */
+    int64_t lease_ms; /* until when the workers of the newest round may run, as far as was known; 0: no lease */
+    int socket;       /* this node's connection to the rendezvous, -1: none */
     struct bootstrap store;
     char store_url[280];          /* where the workers of the round meet */
     char *addresses;              /* on group rank 0: every address of every node */

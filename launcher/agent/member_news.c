@@ -142,11 +142,20 @@ static void on_members(void *arg, const char *addrs)
     m->addresses = strdup(addrs);
 }
 
+/* When this node lost touch, if its lease has run out now; else now: the rendezvous has said so. */
+static int64_t touch_lost_ns(const struct run *r)
+{
+    const int64_t now = clock_ns(), until = r->member->lease_ms * 1000000;
+    struct rdzv_config job;
+    config_job(r->config, &job);
+    return until > 0 && until <= now ? until - job.silence_ms * 1000000 : now;
+}
+
 static void on_fence(void *arg, const char *why)
 {
     struct run *r = arg;
     if (r->agent.state == AGENT_RUNNING) {
-        round_break(r, clock_ns(), "fenced");
+        round_break(r, touch_lost_ns(r), "lost touch with the rendezvous");
         round_note_detected(r);
     }
     events_fenced(r->events, why);
@@ -303,7 +312,10 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
 
 static void on_lease(void *arg, int64_t until_ms)
 {
-    guardian_lease(((struct run *)arg)->link, until_ms);
+    struct run *r = arg;
+    if (until_ms > 0)
+        r->member->lease_ms = until_ms;
+    guardian_lease(r->link, until_ms);
 }
 
 static void on_socket(void *arg, int fd)

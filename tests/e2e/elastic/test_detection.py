@@ -156,6 +156,8 @@ def partition(cluster, net, stamps, conf, silence, interval):
     stamps.wait_round(3, after=two)
     stamps.never_two()
     cluster.finish(*nodes)
+    detect, = re.findall(r"restart \d+/\d+ \(lost touch with the rendezvous\): detect (\d+)\.\d ms", nodes[2].text())
+    assert int(detect) >= silence * 1000 - 1, nodes[2].text()
 
 
 def test_a_silent_partition_and_a_healed_one(cluster, net, stamps):
