@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/json/json.h"
 #include "worker/comm/comm.h"
+#include "worker/model/model.h"
 #include "worker/program/program.h"
 #include "worker/snapshot/deal.h"
 #include "worker/snapshot/positions.h"
@@ -223,6 +224,63 @@ static void tell_left_out(const struct slices *s, const struct weights *w, const
                  weights_another(w));
 }
 
+/* Has the file all of the model's parameters, in their shapes but for the last layer's? Of how many elements: 0, no. */
+static size_t count_fitting(const struct program *p, struct weights *w)
+{
+    size_t all = 0, i;
+    for (int k = 0; k < p->nparams; k++) {
+        const struct ckpt_tensor *have = weights_find(w, p->params[k].name, &i);
+        if (!have || have->ndim != p->params[k].ndim)
+            return 0;
+        for (int d = 0; d < have->ndim && !is_last_layer(p, p->params[k].name); d++)
+            if (have->shape[d] != p->params[k].shape[d])
+                return 0;
+        all += (size_t)ckpt_tensor_reals(have);
+    }
+    return all;
+}
+
+/* The largest of the shipped models that the file has whole; "": none. */
+static void guess_arch(const struct program *like, struct weights *w, char out[MODEL_NAME_MAX + 1])
+{
+    size_t most = 0;
+    out[0] = '\0';
+    for (const char *at = model_names(); *at; at += strspn(at, ", ")) {
+        char name[MODEL_NAME_MAX + 1];
+        const size_t n = strcspn(at, ",");
+        struct program *p = NULL;
+        struct model_options o = {.arch = name, .classes = like->classes, .input = like->input};
+        struct err none;
+        snprintf(name, sizeof name, "%.*s", (int)n, at);
+        at += n;
+        o.input.vocabulary = 0;
+        if (model_build(&p, &o, &none) < 0)
+            continue;
+        const size_t fitting = strcmp(name, like->arch) == 0 ? 0 : count_fitting(p, w);
+        if (fitting > most)
+            strcpy(out, name);
+        most = fitting > most ? fitting : most;
+        program_destroy(p);
+    }
+}
+
+/* Layers that this model has not, of a kind that it has: a part of another model would answer, or be trained. */
+static int check_larger(const struct slices *s, struct weights *w, struct err *e)
+{
+    const struct program *p = s->state->whole;
+    const char *arch = NULL;
+    char likely[MODEL_NAME_MAX + 1];
+    size_t i;
+    if (!weights_is_larger(w, &i))
+        return 0;
+    if (!weights_meta(w) || json_str(weights_meta(w), "arch", &arch, NULL) < 0)
+        guess_arch(p, w, likely);
+    arch = arch ? arch : likely;
+    return err_set(e, ERR_MISMATCH,
+                   "its tensor '%s' is of a layer that %s has not: the weights are of a larger model%s%s",
+                   weights_at(w, i)->name, p->arch, arch[0] ? "; most likely --arch " : ", of another --arch", arch);
+}
+
 /* taken[s->n_model]: which tensors; num_batches_tracked is not among them. */
 static int choose(const struct slices *s, struct weights *w, bool other_classes, bool *taken, struct err *e)
 {
@@ -232,6 +290,7 @@ static int choose(const struct slices *s, struct weights *w, bool other_classes,
         if (s->kinds[i] != SLICES_COUNTER)
             TRY(take_one(w, s, i, other_classes, &taken[i], e));
     TRY(check_head(s, w, e));
+    TRY(check_larger(s, w, e));
     tell_left_out(s, w, prefix);
     return 0;
 }
@@ -243,7 +302,7 @@ static int deal_out(struct slices *s, struct comm *c, struct weights *w, const c
     struct deal *d = NULL;
     int reading;
     bool *taken = calloc(s->n + 1, sizeof *taken);
-    struct stored from = stored_weights(w, s);
+    struct stored from = stored_weights(w, s, path);
     if (rc == 0 && !taken)
         rc = err_errno(e, ENOMEM, "tensors of %s", path);
     if (rc == 0 && w)

@@ -1,6 +1,7 @@
 #include "worker/snapshot/stored.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +97,19 @@ struct stored stored_checkpoint(struct ckpt *c, const struct slices *s)
     return (struct stored){.read = read_checkpoint, .slices = s, .ckpt = c};
 }
 
+/* Training and evaluation would blame the learning rate for it. */
+static int check_finite(const struct stored *s, size_t tensor, size_t n, struct err *e)
+{
+    const bool wide = s->slices->tensors[tensor].dtype == DT_F64;
+    for (size_t k = 0; k < n; k++)
+        if (!isfinite(wide ? ((const double *)s->whole)[k] : (double)((const float *)s->whole)[k]))
+            return err_set(e, ERR_CORRUPT,
+                           "%s: the weights are not finite: element %zu of '%s' is nan or inf; get the file again, or "
+                           "save the model before it diverged",
+                           s->path, k, s->slices->tensors[tensor].name);
+    return 0;
+}
+
 static int read_whole(struct stored *s, size_t tensor, struct err *e)
 {
     const struct ckpt_tensor *want = &s->slices->tensors[tensor], *have;
@@ -112,6 +126,7 @@ static int read_whole(struct stored *s, size_t tensor, struct err *e)
     if (!s->whole)
         return err_errno(e, ENOMEM, "tensor '%s'", want->name);
     TRY(weights_read_real(s->weights, i, want->dtype, s->whole, e));
+    TRY(check_finite(s, tensor, (size_t)n, e));
     return resampled ? resample(s, tensor, &g, &s->whole, e) : 0;
 }
 
@@ -124,9 +139,9 @@ static int read_weights(struct stored *s, size_t tensor, int64_t at, size_t n, v
     return 0;
 }
 
-struct stored stored_weights(struct weights *w, const struct slices *s)
+struct stored stored_weights(struct weights *w, const struct slices *s, const char *path)
 {
-    return (struct stored){.read = read_weights, .slices = s, .weights = w};
+    return (struct stored){.read = read_weights, .slices = s, .weights = w, .path = path};
 }
 
 void stored_finish(struct stored *s)

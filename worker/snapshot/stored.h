@@ -21,8 +21,9 @@ struct stored {
     const struct slices *slices; /* borrowed */
     struct ckpt *ckpt;           /* borrowed: one of them */
     struct weights *weights;
-    uint32_t crc; /* of the tensor so far */
-    void *whole;  /* the tensor that is being read, as elements of the state; NULL: it comes as it is stored */
+    const char *path; /* of weights */
+    uint32_t crc;     /* of the tensor so far */
+    void *whole;      /* the tensor that is being read, as elements of the state; NULL: it comes as it is stored */
 };
 
 /* Is a tensor of `slices` a table that is made of this one, which is stored under its name? */
@@ -33,8 +34,8 @@ int stored_check(struct ckpt *c, const struct slices *s, size_t tensor, struct e
 bool stored_has_moments(struct ckpt *c, const struct slices *s);
 
 struct stored stored_checkpoint(struct ckpt *c, const struct slices *s);
-/* Floating-point tensors of any type, as the state's. */
-struct stored stored_weights(struct weights *w, const struct slices *s);
+/* Floating-point tensors of any type, as the state's. path, borrowed: of w. ERR_CORRUPT: one that is read is not finite. */
+struct stored stored_weights(struct weights *w, const struct slices *s, const char *path);
 void stored_finish(struct stored *s);
 
 #endif

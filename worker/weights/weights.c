@@ -286,6 +286,47 @@ bool weights_was_found(const struct weights *w, size_t i)
     return w->found && w->found[i];
 }
 
+/* The name with its numbers as 0. */
+static void without_numbers(const char *name, char out[CKPT_NAME_MAX + 1])
+{
+    size_t n = 0;
+    while (*name && n < CKPT_NAME_MAX) {
+        const size_t digits = strspn(name, "0123456789");
+        out[n++] = digits ? '0' : *name;
+        name += digits ? digits : 1;
+    }
+    out[n] = '\0';
+}
+
+static int by_form(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+bool weights_is_larger(const struct weights *w, size_t *ret_i)
+{
+    typedef char form[CKPT_NAME_MAX + 1];
+    const size_t skip = strlen(w->prefix);
+    size_t n = 0;
+    bool larger = false;
+    form *found = calloc(w->n + 1, sizeof *found), one;
+    for (size_t i = 0; found && i < w->n; i++)
+        if (weights_was_found(w, i) && strpbrk(weights_at(w, i)->name + skip, "0123456789"))
+            without_numbers(weights_at(w, i)->name, found[n++]);
+    if (n)
+        qsort(found, n, sizeof *found, by_form);
+    for (size_t i = 0; !larger && n && i < w->n; i++) {
+        const char *name = weights_at(w, i)->name;
+        if (weights_was_found(w, i) || strncmp(name, w->prefix, skip) != 0 || foreign_is_buffer(name + skip))
+            continue;
+        without_numbers(name, one);
+        larger = strstr(one + skip, ".0.") && bsearch(one, found, n, sizeof *found, by_form);
+        *ret_i = i;
+    }
+    free(found);
+    return larger;
+}
+
 /* --- the model's names */
 
 /* All spellings of a model's names: *ret[*n_ret], texts from malloc. */

@@ -266,6 +266,31 @@ def test_weights_that_do_not_fit_are_named(data, trained, resnet18, tmp_path):
     assert p.returncode == 65, p.stderr
 
 
+def test_weights_of_a_larger_model_are_no_smaller_ones(data, resnet18, tmp_path):
+    small = {k: v for k, v in load(newest(resnet18) / "model.safetensors").items() if v.dtype != np.int64}
+    large = small | {re.sub(r"(?<=layer\d\.)1", str(b), k): v for layer, blocks in enumerate((3, 4, 6, 3), 1) for b in range(2, blocks) for k, v in small.items() if k.startswith(f"layer{layer}.1.")}
+    picture = next((data / "val").glob("*/*"))
+    for tensors, says in ((large, "; most likely --arch resnet34"), ({"backbone." + k: v for k, v in large.items()}, "; most likely --arch resnet34"), (small | {"layer1.2.conv1.weight": small["layer1.1.conv1.weight"]}, ", of another --arch")):
+        save(tmp_path / "w.safetensors", tensors)
+        for p in (run(*command(data, "--evaluate", "--pretrained", tmp_path / "w.safetensors", "--arch", "resnet18")), run(*command(data, "--pretrained", tmp_path / "w.safetensors", "--arch", "resnet18")),
+                  run(TRAINER, "predict", "--checkpoint", tmp_path / "w.safetensors", "--arch", "resnet18", "--image-size", 32, "--device", "ref", picture)):
+            assert p.returncode == 78 and re.search(r"its tensor '\S*layer1.2.\S+' is of a layer that resnet18 has not: the weights are of a larger model", p.stderr) and says in p.stderr, p.stderr
+    save(tmp_path / "w.safetensors", small | {"fc2.weight": small["fc.weight"], "head.3.weight": small["fc.weight"], "ema.decay": np.ones(1, np.float32)})
+    p = run(TRAINER, "predict", "--checkpoint", tmp_path / "w.safetensors", "--arch", "resnet18", "--image-size", 32, "--device", "ref", picture)
+    assert p.returncode == 0 and "no part of this model and left out: 3" in p.stderr, p.stderr
+
+
+def test_weights_that_are_not_finite_are_named_before_anything_is_computed(data, trained, tmp_path):
+    tensors = {k: v for k, v in load(newest(trained) / "model.safetensors").items() if v.dtype != np.int64}
+    for value in np.nan, -np.inf:
+        bad = tensors["fc.weight"].copy()
+        bad.flat[5] = value
+        save(tmp_path / "w.safetensors", tensors | {"fc.weight": bad})
+        for more in [], ["--evaluate"]:
+            p = run(*command(data, *more, "--pretrained", tmp_path / "w.safetensors"))
+            assert p.returncode == 65 and "w.safetensors: the weights are not finite: element 5 of 'fc.weight' is nan or inf" in p.stderr and "learning-rate" not in p.stderr, p.stderr
+
+
 def test_names_that_are_no_utf8_are_replaced_in_json_and_still_tell_classes_apart(shapes, tmp_path):
     def renamed(name):
         mine = shutil.copytree(shapes(28, 64, 40, 4), tmp_path / os.fsdecode(b"set\xff" + name)) / "train"
