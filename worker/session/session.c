@@ -346,6 +346,17 @@ static void tell_left_out(const char *option, const struct dataset *d)
         printable_line(stderr, "%s: %s", option, d->left_out);
 }
 
+/* Nothing tells whether numbers were given in that order. */
+static void tell_by_number(const struct dataset *d)
+{
+    if (d && d->by_number)
+        log_warn(
+            "data",
+            "--test-data is matched by number, as its classes have other names than training's, or none: 0 is taken "
+            "for '%.60s', %d for '%.60s'; a classes.txt beside it that names its numbers in order makes it sure",
+            d->class_names[0], d->classes - 1, d->class_names[d->classes - 1]);
+}
+
 void session_banner(const struct session *s)
 {
     const struct train_config *cfg = s->cfg;
@@ -368,6 +379,7 @@ void session_banner(const struct session *s)
     if (s->cfg->train_data)
         tell_left_out("--train-data", s->train_set);
     tell_left_out("--test-data", s->test_set);
+    tell_by_number(s->test_set);
     fprintf(stderr, "batch: %lld global, %lld per node, up to %zu per rank (%d ranks, %d nodes); %lld steps an epoch\n",
             (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes),
             sampler_share((size_t)batch, s->batch.count), s->batch.count, s->nodes, (long long)s->steps_per_epoch);

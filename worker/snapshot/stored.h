@@ -34,7 +34,8 @@ int stored_check(struct ckpt *c, const struct slices *s, size_t tensor, struct e
 bool stored_has_moments(struct ckpt *c, const struct slices *s);
 
 struct stored stored_checkpoint(struct ckpt *c, const struct slices *s);
-/* Floating-point tensors of any type, as the state's. path, borrowed: of w. ERR_CORRUPT: one that is read is not finite. */
+/* Floating-point tensors of any type, as the state's. path, borrowed: of w. ERR_CORRUPT: one that is read is not
+ * finite. */
 struct stored stored_weights(struct weights *w, const struct slices *s, const char *path);
 void stored_finish(struct stored *s);
 

@@ -273,16 +273,29 @@ def test_imagenets_validation_pictures_are_sorted(tmp_path, kind):
     found = {f.relative_to(val).as_posix(): f.read_bytes() for f in val.glob("*/*")}
     assert found == {f"{w}/ILSVRC2012_val_{i + 1:08}.JPEG": b"%d" % i for i, w in enumerate(expected)}
     p = run(TRAINER, "make-data", "imagenet-val", "--pictures", val, "--labels", labels, "--out", val)
-    assert p.returncode == 65 and "holds no picture itself: is it sorted already?" in p.stderr
+    assert p.returncode == 0 and p.stdout == f"{val}: sorted already: all 60 pictures are in the folders of their classes\n", p.stderr
+    one = val / expected[0] / "ILSVRC2012_val_00000001.JPEG"
+    one.rename(val / expected[1] / one.name)
+    p = run(TRAINER, "make-data", "imagenet-val", "--pictures", val, "--labels", labels, "--out", val)
+    assert p.returncode == 65 and f"{expected[1]}/{one.name}' is of class {expected[0]}: it was sorted by other labels" in p.stderr, p.stderr
+    (val / expected[1] / one.name).unlink()
+    p = run(TRAINER, "make-data", "imagenet-val", "--pictures", val, "--labels", labels, "--out", val)
+    assert p.returncode == 65 and "holds no picture itself" in p.stderr and "are 59 of the 60 that have a label" in p.stderr, p.stderr
 
 
 def test_nothing_is_moved_before_all_have_a_class(tmp_path):
     val, labels = flat(tmp_path / "val"), tmp_path / "labels"
     for text, why in (("".join(f"ILSVRC2012_val_{i + 1:08} {WNIDS[i]}\n" for i in range(58)), "has no class for 2 of 60 pictures, as 'ILSVRC2012_val_00000059.JPEG': nothing was moved"),
+                      ("a n01440764\n" + "".join(f"ILSVRC2012_val_{i + 1:08},{WNIDS[i]}\n" for i in range(60)) + f"ILSVRC2012_val_00000007.JPEG,{WNIDS[8]}\n",
+                       f"has two classes for the picture 'ILSVRC2012_val_00000007': {WNIDS[6]} in line 8, {WNIDS[8]} in line 62; nothing was moved"),
                       ("0\n", "meta.mat"), ("cat\n", "line 1 of"), ("n01440764\ncat\n", "line 2 of")):
         labels.write_text(text)
         p = run(TRAINER, "make-data", "imagenet-val", "--pictures", val, "--labels", labels, "--out", tmp_path / "out")
         assert p.returncode == 65 and why in p.stderr and p.stderr.count("\n") == 1 and not (tmp_path / "out").exists(), p.stderr
     assert len(list(val.iterdir())) == 60
+    (tmp_path / "meta.mat").write_bytes(b"MATLAB 5.0 MAT-file".ljust(136, b"\0") + b"n00000001 n00000002" + bytes(18))
+    labels.write_text("1\n")
+    p = run(TRAINER, "make-data", "imagenet-val", "--pictures", val, "--labels", labels, "--out", tmp_path / "out")
+    assert p.returncode == 65 and p.stderr == f"trainer make-data: {tmp_path}/meta.mat: it names 2 classes (expected 1000)\n", p.stderr
     p = run(TRAINER, "make-data", "imagenet-val", "--out", val)
     assert p.returncode == 2 and "imagenet-val needs --pictures DIR" in p.stderr

@@ -36,14 +36,16 @@ def idx(folder, names, n, top=10, first=0, gz=False):
     rng = np.random.default_rng(n)
     pictures, labels = rng.integers(0, 256, (n, 28, 28), np.uint8), first + np.arange(n, dtype=np.uint8) % (top - first)
     for name, data in zip(names, (struct.pack(">IIII", 0x803, n, 28, 28) + pictures.tobytes(), struct.pack(">II", 0x801, n) + labels.tobytes())):
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / (name + ".gz" * gz)).write_bytes(gzip.compress(data) if gz else data)
 
 
 DOTS = ("train-images.idx3-ubyte", "train-labels.idx1-ubyte")
 HYPHENS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+NESTED = tuple(f"{name}/{name}" for name in HYPHENS)  # Kaggle's newest archive
 
 
-@pytest.mark.parametrize("below, names", [(".", DOTS), ("MNIST/raw", HYPHENS), ("raw", HYPHENS)])
+@pytest.mark.parametrize("below, names", [(".", DOTS), (".", NESTED), ("MNIST/raw", HYPHENS), ("raw", HYPHENS)])
 def test_mnist_as_kaggle_names_it_and_where_torchvision_puts_it(tmp_path, below, names):
     idx(tmp_path / "m" / below, names, 20)
     if names == DOTS:  # Kaggle's archive has both

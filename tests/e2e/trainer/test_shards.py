@@ -206,6 +206,17 @@ def test_folders_beside_tars_are_told(shards, tmp_path):
     assert p.returncode == 0 and "\n  2 folders beside the tar files are left out" in p.stdout, (p.stdout, p.stderr)
 
 
+def test_numbers_of_a_test_set_that_are_taken_for_names_are_told(folder, shards, tmp_path):
+    p = run(TRAINER, "--train-data", folder, "--test-data", shards, "--arch", "convnet", "--image-size", 28, "--device", "ref", "--max-steps", 1)
+    names = sorted(d.name for d in folder.iterdir())
+    assert p.returncode == 0 and p.stderr.count(f"--test-data is matched by number, as its classes have other names than training's, or none: 0 is taken for '{names[0]}', 2 for '{names[2]}'; a classes.txt") == 1, p.stderr
+    for shard in shards.glob("*.tar"):
+        (tmp_path / shard.name).symlink_to(shard)
+    (tmp_path / "classes.txt").write_text("".join(f"{n}\n" for n in names))
+    p = run(TRAINER, "--train-data", folder, "--test-data", tmp_path, "--arch", "convnet", "--image-size", 28, "--device", "ref", "--max-steps", 1)
+    assert p.returncode == 0 and "matched by number" not in p.stderr, p.stderr
+
+
 def test_a_picture_without_its_cls_weighs_nothing_and_is_named(folder, tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for i, (label, jpeg) in enumerate(pictures(folder)[::6]):

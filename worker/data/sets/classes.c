@@ -222,6 +222,7 @@ static int match_classes(struct dataset *d, const char *path, const struct class
         return 0;
     }
     free(labels);
+    d->by_number = by_number;
     return by_number ? 0 : rc;
 }
 
@@ -230,6 +231,7 @@ int dataset_find_classes(struct dataset *d, const char *path, const struct datas
     struct class_list own = {0};
     int rc = read_classes(path, &own, e);
     const bool named = rc == 0;
+    d->by_number = rc == -ENOENT && o->class_names && !are_numbers(o->class_names, o->classes);
     if (rc == 0 && o->class_names)
         rc = match_classes(d, path, &own, o, e);
     if (rc == -ENOENT)

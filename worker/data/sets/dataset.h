@@ -42,6 +42,7 @@ struct dataset {
     char **class_names; /* classes entries; owned by the data set; NULL: tokens have no names */
     int *own_labels;    /* classes by the numbers that records use; NULL: they are the same */
     int n_own_labels;
+    bool by_number; /* samples say numbers, training has names (or the reverse): the k-th number is its k-th class */
     uint32_t *
         shard_ends; /* of a set in shards: samples up to the end of each, none empty; owned by the data set; else NULL */
     int n_shards;

@@ -27,7 +27,8 @@
 #define LABELS_MAX (256u << 20) /* of a file of labels */
 
 struct label {
-    char *name; /* without its suffix; NULL: the next picture's */
+    char *name;  /* without its suffix; NULL: the next picture's */
+    size_t line; /* of its file */
     char wnid[WNID + 1];
 };
 
@@ -52,11 +53,11 @@ static bool is_wnid(const char *p)
     return true;
 }
 
-static int add_label(struct labels *l, const char *name, size_t n, const char *wnid, struct err *e)
+static int add_label(struct labels *l, const char *name, size_t n, const char *wnid, size_t line, struct err *e)
 {
     TRY(ARRAY_GROW(l->v, l->cap, l->n + 1, "labels", e));
     struct label *to = &l->v[l->n];
-    *to = (struct label){.name = name ? strndup(name, n) : NULL};
+    *to = (struct label){.name = name ? strndup(name, n) : NULL, .line = line};
     if (name && !to->name)
         return err_set(e, -ENOMEM, "no memory for labels");
     memcpy(to->wnid, wnid, WNID);
@@ -87,10 +88,10 @@ static int take_line(struct labels *l, const char *line, const char *file, size_
     const size_t first = strcspn(line, ", \t"), gap = strspn(line + first, ", \t\"");
     const char *second = line + first + gap;
     if (first == WNID && is_wnid(line) && !l->named)
-        return add_label(l, NULL, 0, line, e);
+        return add_label(l, NULL, 0, line, number, e);
     if (is_wnid(second)) {
         l->named = true;
-        return add_label(l, line, stem(line, first), second, e);
+        return add_label(l, line, stem(line, first), second, number, e);
     }
     if (number == 1 && strncasecmp(line, "ImageId", 7) == 0) /* Kaggle's head */
         return 0;
@@ -117,7 +118,7 @@ static int find_wnids(const uint8_t *p, size_t n, char (*wnids)[WNID + 1], struc
             i += WNID * width - 1;
             break;
         }
-    return found == CLASSES ? 0 : err_set(e, ERR_DATA, "meta.mat names %d classes (expected %d)", found, CLASSES);
+    return found == CLASSES ? 0 : err_set(e, ERR_DATA, "it names %d classes (expected %d)", found, CLASSES);
 }
 
 /* MATLAB's version 5: 128 bytes, then elements of a type and a size; 15 is a zlib stream. */
@@ -138,10 +139,10 @@ static int read_meta(const char *path, char (*wnids)[WNID + 1], struct err *e)
     else if (rc == 0)
         memcpy(out, p, n = b.len < META_MAX ? (uLongf)b.len : META_MAX);
     if (rc == 0)
-        rc = find_wnids(out, (size_t)n, wnids, e);
+        rc = find_wnids(out, (size_t)n, wnids, e) < 0 ? err_wrap(e, "%s", path) : 0;
     free(out);
     buf_free(&b);
-    return rc < 0 ? err_wrap(e, "%s", path) : 0;
+    return rc;
 }
 
 /* Lines of a number from 1 to 1000, with meta.mat beside them. */
@@ -157,7 +158,7 @@ static int take_ground_truth(struct labels *l, const char *text, const char *pat
         const long number = strtol(text, &end, 10);
         if (end == text || number < 1 || number > CLASSES || !isspace((unsigned char)*end))
             return err_set(e, ERR_DATA, "line %zu of '%s' is no number from 1 to %d", line, path, CLASSES);
-        TRY(add_label(l, NULL, 0, wnids[number - 1], e));
+        TRY(add_label(l, NULL, 0, wnids[number - 1], line, e));
         text = end + strspn(end, " \r\n");
     }
     return 0;
@@ -191,6 +192,21 @@ static int read_labels(struct labels *l, const char *path, struct err *e)
 static int by_label_name(const void *a, const void *b)
 {
     return strcmp(((const struct label *)a)->name, ((const struct label *)b)->name);
+}
+
+/* Sorted by their names. */
+static int check_twice(const struct labels *l, const char *path, struct err *e)
+{
+    for (size_t i = 1; i < l->n; i++) {
+        const struct label *a = &l->v[i - 1], *b = &l->v[i];
+        if (by_label_name(a, b) == 0 && strcmp(a->wnid, b->wnid) != 0)
+            return err_set(
+                e, ERR_DATA,
+                "'%s' has two classes for the picture '%s': %s in line %zu, %s in line %zu; nothing was moved", path,
+                a->name, a->line < b->line ? a->wnid : b->wnid, a->line < b->line ? a->line : b->line,
+                a->line < b->line ? b->wnid : a->wnid, a->line < b->line ? b->line : a->line);
+    }
+    return 0;
 }
 
 /* --- pictures */
@@ -256,6 +272,39 @@ static int check_all(const struct imagenet_val_options *o, const struct labels *
                    without, pictures->n, first);
 }
 
+/* No picture lies in the folder itself. Is every one of the labels in its place? */
+static int check_sorted(const struct imagenet_val_options *o, const struct labels *l, size_t *ret, struct err *e)
+{
+    char dir[PATH_MAX];
+    size_t placed = 0;
+    DIR *d = opendir(o->out);
+    int rc = 0;
+    for (struct dirent *f; rc == 0 && d && (f = readdir(d));) {
+        struct names in = {0};
+        if (strlen(f->d_name) != WNID || !is_wnid(f->d_name) ||
+            snprintf(dir, sizeof dir, "%s/%s", o->out, f->d_name) >= (int)sizeof dir)
+            continue;
+        rc = list_pictures(dir, &in, e);
+        for (size_t i = 0; i < in.n; i++) {
+            const char *wnid = rc == 0 ? class_of(l, in.v[i]) : NULL;
+            placed += wnid && strcmp(wnid, f->d_name) == 0;
+            if (wnid && strcmp(wnid, f->d_name) != 0)
+                rc = err_set(e, ERR_DATA, "'%s/%s' is of class %s: it was sorted by other labels", dir, in.v[i], wnid);
+            free(in.v[i]);
+        }
+        free(in.v);
+    }
+    if (d)
+        closedir(d);
+    *ret = placed;
+    if (rc == 0 && (placed == 0 || placed < l->n))
+        rc = err_set(e, ERR_DATA,
+                     "'%s' holds no picture itself, and in the class folders of '%s' are %zu of the %zu that "
+                     "have a label: is it the folder with the pictures?",
+                     o->pictures, o->out, placed, l->n);
+    return rc;
+}
+
 static int move(const struct imagenet_val_options *o, const char *name, const char *wnid, size_t *classes,
                 struct err *e)
 {
@@ -282,12 +331,14 @@ int imagenet_val_sort(const struct imagenet_val_options *o, struct imagenet_val_
     int rc = read_labels(&labels, o->labels, e);
     if (rc == 0 && labels.named)
         qsort(labels.v, labels.n, sizeof *labels.v, by_label_name);
+    if (rc == 0 && labels.named)
+        rc = check_twice(&labels, o->labels, e);
     if (rc == 0)
         rc = list_pictures(o->pictures, &pictures, e);
     if (rc == 0)
         rc = check_all(o, &labels, &pictures, e);
     if (rc == 0 && pictures.n == 0)
-        rc = err_set(e, ERR_DATA, "'%s' holds no picture itself: is it sorted already?", o->pictures);
+        rc = check_sorted(o, &labels, &done.sorted, e);
     if (rc == 0 && mkdir(o->out, 0777) != 0 && errno != EEXIST)
         rc = err_set(e, ERR_OUTPUT, "cannot make the folder '%s': %s", o->out, strerror(errno));
     for (; rc == 0 && done.moved < pictures.n; done.moved += rc == 0)

@@ -3,7 +3,7 @@
  *
  * Where they lie: in the folder itself, or below it as torchvision leaves them (MNIST/raw, FashionMNIST/raw; if there
  * are several, one has to be given). Their names: as LeCun chose them, as Kaggle and 7-zip do (a dot instead of the
- * second hyphen), or as EMNIST does, whose six sets are told apart by what stands in front:
+ * second hyphen; its newest archive has each file in a folder of the file's name), or as EMNIST does, whose six sets are told apart by what stands in front:
  * emnist-letters-train-images-idx3-ubyte. The folder of several such is given with the name of one, DIR/emnist-letters.
  * EMNIST's classes are those of its mapping file, or are known if that is not there. */
 #include <errno.h>
@@ -42,6 +42,15 @@ static bool is_file(const char *path)
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
+/* DIR/name becomes DIR/name/name; false: it is too long. */
+static bool nest(char path[PATH_MAX])
+{
+    char name[128];
+    const char *slash = strrchr(path, '/');
+    return slash && snprintf(name, sizeof name, "%s", slash) < (int)sizeof name &&
+           strlen(path) + strlen(name) < PATH_MAX && strcat(path, name);
+}
+
 /* The file of pictures or labels. ret: where it is; if there is none, where it is expected. */
 static bool find_file(const struct place *p, bool testing, bool labels, char ret[PATH_MAX])
 {
@@ -51,8 +60,10 @@ static bool find_file(const struct place *p, bool testing, bool labels, char ret
     if (testing && !p->prefix[0]) /* MNIST calls it that after the ten thousand pictures it has */
         part = labels ? "t10k-labels" : "t10k-images";
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        snprintf(ret, PATH_MAX, forms[i], p->dir, p->prefix, part, labels ? 1 : 3);
+        const int n = snprintf(ret, PATH_MAX, forms[i], p->dir, p->prefix, part, labels ? 1 : 3);
         if (is_file(ret))
+            return true;
+        if (n < PATH_MAX && nest(ret) && is_file(ret))
             return true;
     }
     snprintf(ret, PATH_MAX, forms[0], p->dir, p->prefix, part, labels ? 1 : 3);

@@ -131,6 +131,11 @@ static int sort_imagenet_val(const struct make_config *c)
             "or a file of labels");
     const struct imagenet_val_options o = {.pictures = c->pictures, .out = c->out, .labels = c->labels};
     const int rc = imagenet_val_sort(&o, &done, &e);
+    if (rc == 0 && done.sorted) {
+        printable_line(stdout, "%s: sorted already: all %zu pictures are in the folders of their classes", c->out,
+                       done.sorted);
+        return EXIT_OK;
+    }
     if (rc == 0) {
         printable_line(stdout, "%s: %zu pictures moved, %zu class folders made", c->out, done.moved, done.classes);
         return EXIT_OK;
