@@ -92,6 +92,15 @@ static int lacks_last(const struct ckpt_tensor *have, const struct ckpt_tensor *
                    has, want->name, (long long)want->shape[0]);
 }
 
+/* Is it there after all, as of a type that is not read? `passed` begins with the name of the first such, "'fc.weight', ".
+ */
+static bool is_unread(const char *passed, const char *name)
+{
+    const char *end = passed[0] == '\'' ? strchr(passed + 1, '\'') : NULL;
+    const size_t n = strlen(name), all = end ? (size_t)(end - passed - 1) : 0;
+    return all >= n && memcmp(end - n, name, n) == 0 && (all == n || end[-(ptrdiff_t)n - 1] == '.');
+}
+
 /* Is this tensor of ours taken from w? */
 static int take_one(struct weights *w, const struct slices *s, size_t tensor, bool other_classes, bool *ret,
                     struct err *e)
@@ -103,6 +112,8 @@ static int take_one(struct weights *w, const struct slices *s, size_t tensor, bo
     const char *first;
     const struct ckpt_tensor *have = weights_find(w, want->name, &i);
     const bool last = is_last_layer(s->state->whole, want->name);
+    if (!have && weights_passed_over(w, &first) && is_unread(first, want->name))
+        return err_set(e, ERR_MISMATCH, "its %s, cannot be read: save it as floating-point numbers", first);
     if (!have && other_classes && last && !weights_made_of(w, &first)) {
         log_warn("pretrained", "'%s' is not there and stays at its initial value", want->name);
         return 0;

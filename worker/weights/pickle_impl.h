@@ -97,7 +97,7 @@ struct value {
 };
 
 #define VALUE_TEXT 160
-/* "a list", "what numpy.ndarray makes", "of torch.BoolStorage": without control bytes. Returns out. */
+/* "a list", "what numpy.ndarray makes", "a tensor of torch.BoolStorage": without control bytes. Returns out. */
 char *value_text(const struct value *v, char out[VALUE_TEXT]);
 /* A string's first bytes, without control bytes. Returns out. */
 char *value_name(const struct value *v, char out[VALUE_TEXT]);

@@ -142,15 +142,35 @@ static int descend(struct pickle *p, const struct value *dict, const struct valu
     return 0;
 }
 
+/* What makes a tensor that is taken of a value that is none. */
+static const char *remedy(const struct value *v)
+{
+    static const struct {
+        const char *part, *remedy;
+    } remedies[] = {
+        {"numpy", "make a tensor of each array (torch.from_numpy) and torch.save() the dict of these"},
+        {"_rebuild_qtensor", "it is quantized: save the model of floating-point numbers"},
+        {"_rebuild_sparse", "it is sparse: save its .to_dense()"},
+        {"_rebuild_meta", "it has no values (device meta): load the weights before the model is saved"},
+    };
+    char text[VALUE_TEXT];
+    if (v->kind == V_TENSOR)
+        return "save it as floating-point numbers (.float())";
+    value_text(v, text);
+    for (size_t i = 0; v->kind == V_OTHER && i < sizeof remedies / sizeof *remedies; i++)
+        if (strstr(text, remedies[i].part))
+            return remedies[i].remedy;
+    return "save the state_dict alone";
+}
+
 static int no_tensors(const struct value *dict, struct err *e)
 {
     char name[VALUE_TEXT], text[VALUE_TEXT];
     for (size_t i = 0; i + 1 < dict->seq.n; i += 2) {
         const struct value *key = dict->seq.v[i], *v = dict->seq.v[i + 1];
         if (key->kind == V_STR && (v->kind == V_OTHER || v->kind == V_TENSOR))
-            return err_set(e, ERR_REFUSED,
-                           "it holds no tensors that can be taken: '%s' in it is %s; save the state_dict alone",
-                           value_name(key, name), value_text(v, text));
+            return err_set(e, ERR_REFUSED, "it holds no tensors that can be taken: '%s' in it is %s; %s",
+                           value_name(key, name), value_text(v, text), remedy(v));
     }
     return err_set(e, ERR_REFUSED, "it holds no tensors");
 }
@@ -247,7 +267,7 @@ static int pass_over(struct pickle *p, const struct value *key, const struct val
         value_name(key, name);
     value_text(v, text);
     if (v->kind == V_OTHER && v->other.module)
-        return err_set(e, ERR_REFUSED, "'%s' is %s, not a tensor: save the state_dict alone", name, text);
+        return err_set(e, ERR_REFUSED, "'%s' is %s, not a tensor: %s", name, text, remedy(v));
     if (p->passed_over++ == 0)
         snprintf(p->passed, sizeof p->passed, "'%s', %s", name, text);
     return 0;

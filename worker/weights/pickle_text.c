@@ -40,7 +40,7 @@ char *value_text(const struct value *v, char out[VALUE_TEXT])
         snprintf(out, VALUE_TEXT, "%s", v->other.name);
     } else if (v->kind == V_TENSOR) {
         const struct global_info *g = &globals[v->tensor.storage->storage.type];
-        snprintf(out, VALUE_TEXT, "of %s.%s", g->module, g->name);
+        snprintf(out, VALUE_TEXT, "a tensor of %s.%s", g->module, g->name);
     } else {
         snprintf(out, VALUE_TEXT, "%s", kind_names[v->kind]);
     }

@@ -124,6 +124,8 @@ int torch_zip_open(struct torch_zip **ret, const char *path, const char *part, s
     int rc;
     if (z->zip) {
         rc = read_list(z, part, e);
+    } else if (code == ZIP_ER_NOZIP) { /* its list of entries, which stands at its end, is not there */
+        rc = err_set(e, ERR_CORRUPT, "%s is cut short: it begins as a zip and lacks its end; get it again", path);
     } else {
         zip_error_t why;
         zip_error_init_with_code(&why, code);

@@ -1,4 +1,5 @@
 /* Which kind of file of weights it is: by its first bytes, not by its name. */
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include "common/base/file.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/pointer.h"
+#include "worker/data/image/first_bytes.h"
 #include "worker/weights/llmc_read.h"
 #include "worker/weights/pickle_read.h"
 #include "worker/weights/shards.h"
@@ -63,10 +65,40 @@ static int open_checkpoint(struct weights *w, const char *path, struct err *e)
     return 0;
 }
 
-/* What it begins with: "89 50 4e 47" of a picture, for example. */
+#define HEAD 512 /* bytes of a file that say what it is */
+
+/* What people give instead of weights, and what would help. */
+static const char *remedy(const char *what)
+{
+    static const struct {
+        const char *what, *remedy;
+    } remedies[] = {
+        {"a pointer of Git LFS", ": git lfs pull gets the file itself"},
+        {"HTML", ": the download went wrong, this is a page that a server sent instead"},
+        {"a gzip file", ": unpack it (gunzip)"},
+        {"an xz file", ": unpack it (unxz)"},
+        {"a bzip2 file", ": unpack it (bunzip2)"},
+        {"a zstd file", ": unpack it (zstd -d)"},
+        {"a tar file", ": unpack it (tar xf)"},
+        {"a pickled object", ": load it in Python and torch.save() the state_dict"},
+        {"an HDF5 file", ": load it in Python and torch.save() the state_dict"},
+        {"a NumPy array", ": load it in Python and torch.save() a dict of tensors"},
+    };
+    for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++)
+        if (strcmp(remedies[i].what, what) == 0)
+            return remedies[i].remedy;
+    return "";
+}
+
+/* What it is by its first bytes, or these. */
 static int is_none(const char *path, const unsigned char *head, size_t n, struct err *e)
 {
-    char bytes[4 * 3 + 1] = "";
+    char bytes[4 * 3 + 1] = "", what[FIRST_BYTES_TEXT];
+    if (n > 0 && strncmp(first_bytes_text(head, n, what), "bytes", 5) != 0)
+        return err_set(e, ERR_CORRUPT,
+                       "%s is no file of weights: expected .safetensors, a .pth or .pt that torch.save() wrote, or "
+                       "llm.c's .bin; it is %s%s",
+                       path, what, remedy(what));
     for (size_t i = 0; i < n && i < 4; i++)
         snprintf(bytes + 3 * i, sizeof bytes - 3 * i, " %02x", head[i]);
     return err_set(e, ERR_CORRUPT,
@@ -103,7 +135,7 @@ static int open_torch(struct weights *w, bool old, const char *path, const char 
 
 int weights_open_file(struct weights *w, const char *path, const char *part, struct err *e)
 {
-    unsigned char head[PICKLE_OLD_HEAD] = {0};
+    unsigned char head[HEAD] = {0};
     FILE *f = NULL;
     struct safetensors *file = NULL;
     TRY(file_stream_regular(&f, path, ERR_CORRUPT, e));
@@ -151,18 +183,47 @@ static bool has_bare_file(const char *dir, char file[PATH_MAX])
     return false;
 }
 
+/* The first name in the folder, in byte order, that ends so; false: none. */
+static bool find_suffix(const char *dir, const char *suffix, char ret[NAME_MAX + 1])
+{
+    DIR *d = opendir(dir);
+    ret[0] = '\0';
+    for (struct dirent *f; d && (f = readdir(d));)
+        if (has_suffix(f->d_name, suffix) && (!ret[0] || strcmp(f->d_name, ret) < 0))
+            snprintf(ret, NAME_MAX + 1, "%s", f->d_name);
+    if (d)
+        closedir(d);
+    return ret[0] != '\0';
+}
+
+/* *e says that the folder is no checkpoint. What of it would do? */
+static int name_file(const char *dir, int rc, struct err *e)
+{
+    const struct err why = *e;
+    char name[NAME_MAX + 1];
+    if (!find_suffix(dir, ".index.json", name) && !find_suffix(dir, ".safetensors", name) &&
+        !find_suffix(dir, ".pth", name) && !find_suffix(dir, ".bin", name))
+        return rc;
+    return err_set(e, rc, "%.400s; it holds '%.200s', and no config.json: give that file, %.300s/%.200s", why.text,
+                   name, dir, name);
+}
+
 int weights_open_path(struct weights *w, const char *path, const char *part, struct err *e)
 {
     struct stat st;
     char file[PATH_MAX];
+    int rc = 0;
     if (stat(path, &st) < 0)
         return err_set(e, ERR_USAGE, "no weights found at '%s': %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode) && has_bare_file(path, file))
-        TRY(weights_open_file(w, file, part, e));
+        rc = weights_open_file(w, file, part, e);
     else if (S_ISDIR(st.st_mode) || pointer_read(path) >= 0)
-        TRY(open_checkpoint(w, path, e));
+        rc = open_checkpoint(w, path, e);
     else
-        TRY(weights_open_file(w, path, part, e));
+        rc = weights_open_file(w, path, part, e);
+    if (rc == ERR_USAGE && S_ISDIR(st.st_mode))
+        rc = name_file(path, rc, e);
+    TRY(rc);
     w->n = w->source->count(w->of);
     return 0;
 }

@@ -85,7 +85,7 @@ def test_bad_input_gets_one_clear_sentence_and_the_right_code(trained, tmp_path)
             (tmp_path / "nowhere", out, 2, f"no weights found at '{tmp_path / 'nowhere'}'"),
             (trained, tmp_path / "o.bin", 2, "ends neither in .safetensors nor in .pth or .pt"),
             (tmp_path / "empty", out, 65, "is no file of weights: expected"),
-            (tmp_path / "zip.pth", out, 65, "is no sound zip"),
+            (tmp_path / "zip.pth", out, 65, "is cut short: it begins as a zip"),
             (tmp_path / "other.zip", out, 65, "none of torch.save()"),
             (trained, tmp_path / "no" / "o.pth", 73, "No such file"),
             (trained, tmp_path / "no" / "o.safetensors", 73, "No such file")):

@@ -254,11 +254,18 @@ def test_weights_that_do_not_fit_are_named(data, trained, resnet18, tmp_path):
     assert p.returncode == 78 and re.search(r"it has no tensor 'layer1.2.\S+'; it has 102 of the 182 tensors of resnet34: is it of another --arch\?", p.stderr), p.stderr
     p = run(*command(data, "--evaluate", "--pretrained", resnet18, "--arch", "resnet34"))
     assert p.returncode == 78 and re.search(r"it has no tensor '\S+'; it is of resnet18, this model is resnet34 \(--arch\)", p.stderr), p.stderr
-    for text, end in (b"", "it is empty"), (b"hello, world", "it begins with the bytes 68 65 6c 6c"), (b"\x89PNG\r\n\x1a\n....", "89 50 4e 47"):
+    for text, end in (b"", "it is empty"), (b"hello, world", "it begins with the bytes 68 65 6c 6c"), (b"\x89PNG\r\n\x1a\n....", "it is a PNG image"), \
+            (b"version https://git-lfs.github.com/spec/v1\n", "it is a pointer of Git LFS: git lfs pull gets the file itself"), (b"\n<!DOCTYPE html><html>", "it is HTML: the download went wrong, this is a page that a server sent instead"), \
+            (b"\x1f\x8b\x08\x00....", "it is a gzip file: unpack it (gunzip)"), (bytes(257) + b"ustar", "it is a tar file: unpack it (tar xf)"), (b"\x80\4\x95...", "it is a pickled object: load it in Python and torch.save() the state_dict"):
         (tmp_path / "file.pth").write_bytes(text)
         p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "file.pth"))
         assert p.returncode == 65 and f"{tmp_path}/file.pth is no file of weights: expected .safetensors, a .pth or .pt that torch.save() wrote, or llm.c's .bin; " in p.stderr, p.stderr
         assert p.stderr.rstrip().endswith(end), p.stderr
+    for name in "b.index.json", "a.index.json":
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        (tmp_path / "folder" / name).write_text("{}")
+        p = run(TRAINER, "predict", "--checkpoint", tmp_path / "folder", "--arch", "convnet", tmp_path)
+        assert p.returncode == 2 and f"; it holds '{name}', and no config.json: give that file, {tmp_path}/folder/{name}\n" in p.stderr, p.stderr
     p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "none"))
     assert p.returncode == 2 and "no weights found" in p.stderr
     shutil.copytree(newest(trained), tmp_path / "step-00000010")  # not its step

@@ -119,6 +119,25 @@ def test_types_that_are_no_weights(tmp_path):
     assert "tensor 'mask' is of type 'F8_E5M2', which is not read: save it as F32, F16 or BF16" in convert(tmp_path / "a.safetensors", tmp_path, code=65)
 
 
+@pytest.mark.parametrize("made, says", [
+    (floats(W), "it holds a tensor of torch.FloatStorage instead of a dict of tensors"),
+    ({"w": pickle.dumps(W, 2)[2:-1]}, "make a tensor of each array (torch.from_numpy)"),
+    (model(q=b"ctorch._utils\n_rebuild_qtensor\n)R"), "'q' is what torch._utils._rebuild_qtensor makes, not a tensor: it is quantized: save the model of floating-point numbers"),
+    (model(q=b"ctorch._utils\n_rebuild_sparse_tensor\n)R"), "it is sparse: save its .to_dense()"),
+    ({"w": b"ctorch._utils\n_rebuild_meta_tensor_no_storage\n)R"}, "it has no values (device meta)"),
+    ({"w": floats(W).replace(b"FloatStorage", b"ComplexFloatStorage")}, "'w' in it is a tensor of torch.ComplexFloatStorage; save it as floating-point numbers")],
+    ids=["tensor", "numpy", "quantized", "sparse", "meta", "complex"])
+def test_what_is_no_tensor_that_is_taken_is_told_with_what_would_help(tmp_path, made, says):
+    said = convert(pth(tmp_path / "a.pth", made), tmp_path, code=65)
+    assert says in said and "state_dict alone" not in said, said
+
+
+def test_a_pth_file_that_is_cut_short_says_so(tmp_path):
+    whole = pth(tmp_path / "a.pth", model()).read_bytes()
+    (tmp_path / "a.pth").write_bytes(whole[:len(whole) // 2])
+    assert f"{tmp_path}/a.pth is cut short: it begins as a zip and lacks its end; get it again" in convert(tmp_path / "a.pth", tmp_path, code=65)
+
+
 def test_what_wrappers_put_before_names_is_dropped(tmp_path):
     for prefix in ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
         assert is_model(convert(pth(tmp_path / "a.pth", {prefix + k: v for k, v in model().items()}), tmp_path))
@@ -268,6 +287,21 @@ def test_a_random_last_layer_is_not_evaluated(trained, shapes, tmp_path):
         save(tmp_path / "w.safetensors", {k: v for k, v in tensors.items() if v.dtype != np.int64})
         p = run(*command, "--evaluate", "--test-data", command[command.index("--train-data") + 1], "--pretrained", tmp_path / "w.safetensors")
         assert p.returncode == 78 and says in p.stderr and "4 classes are asked for here: a random layer would answer" in p.stderr and "another --arch" not in p.stderr, p.stderr
+
+
+def test_a_tensor_of_a_type_that_is_not_read_is_not_taken_for_a_missing_one(trained, tmp_path):
+    path, weights = tmp_path / "w.safetensors", {k: v for k, v in trained[1].items() if v.dtype != np.int64}
+    save(path, weights)
+    raw = path.read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + n])
+    header[LAST + "weight"]["dtype"] = "BOOL"
+    header[LAST + "weight"]["shape"][1] *= weights[LAST + "weight"].itemsize
+    header = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + raw[8 + n:])
+    for more in [], ["--evaluate", "--test-data", trained[0][trained[0].index("--train-data") + 1]]:
+        p = run(*[a for a in trained[0] if not more or a not in ("--max-steps", 1)], "--pretrained", path, *more)
+        assert p.returncode == 78 and f"its '{LAST}weight', of type BOOL, cannot be read: save it as" in p.stderr and "no last layer" not in p.stderr, p.stderr
 
 
 def test_predict_takes_a_part_and_says_what_it_did_not_take(trained, shapes, tmp_path):

@@ -23,8 +23,8 @@ struct imagenet_val_done {
     size_t sorted; /* nothing was moved, as all of these are in their places */
 };
 
-/* Nothing is renamed before each picture is known to have a class. A call that was cut off is made again. ERR_DATA: also
- * a picture with two classes; ERR_OUTPUT: a folder or a name cannot be made. */
+/* Nothing is renamed before each picture is known to have a class. A call that was cut off is made again. ERR_DATA:
+ * also a picture with two classes; ERR_OUTPUT: a folder or a name cannot be made. */
 int imagenet_val_sort(const struct imagenet_val_options *o, struct imagenet_val_done *ret, struct err *e);
 
 #endif
