@@ -92,8 +92,7 @@ static int lacks_last(const struct ckpt_tensor *have, const struct ckpt_tensor *
                    has, want->name, (long long)want->shape[0]);
 }
 
-/* Is it there after all, as of a type that is not read? `passed` begins with the name of the first such, "'fc.weight', ".
- */
+/* Is it there after all, in a type that is not read? passed: "'fc.weight', of type BOOL", the first such. */
 static bool is_unread(const char *passed, const char *name)
 {
     const char *end = passed[0] == '\'' ? strchr(passed + 1, '\'') : NULL;

@@ -1,8 +1,10 @@
 """Training out of tar files: WebDataset's shards, and one tar for each class. Nothing is unpacked."""
 import io
 import json
+import pathlib
 import re
 import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -238,6 +240,19 @@ def test_summary_accounts_for_what_weighs_nothing(folder, tmp_path):
     (tmp_path / "d/classes.txt").write_text("a\nb\n")
     p = run(TRAINER, "summary", "--train-data", tmp_path / "d", "--arch", "convnet", "--device", "ref")
     assert p.returncode == 0 and "2 pictures have no .cls and weigh nothing; 1 picture has a .cls beyond the classes and weighs nothing\n" in p.stdout, (p.stdout, p.stderr)
+
+
+def test_the_bench_of_tars_leaves_nothing_when_it_is_ended(tmp_path):
+    (tmp_path / "bench_tars-99999999-left").mkdir()  # of one that was killed: no such process can be
+    bench = pathlib.Path(__file__).parents[2] / "bench/bench_tars.py"
+    with subprocess.Popen([sys.executable, bench, TRAINER, "--tars", "1000000", "--pictures", "10", "--dir", tmp_path], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as p:
+        assert p.stderr.readline().startswith("made 50 of ")
+        assert [d.name.split("-")[1] for d in tmp_path.iterdir()] == [str(p.pid)]
+        p.terminate()
+        p.stderr.read()
+    assert p.returncode == 143 and not list(tmp_path.iterdir())
+    p = run(sys.executable, bench, TRAINER, "--tars", 3, "--pictures", 10**12, "--dir", tmp_path)
+    assert p.returncode == 1 and "has no room for a tar of" in p.stderr, p.stderr
 
 
 def test_a_tar_of_several_parts_and_a_label_out_of_all_bounds_are_refused(folder, tmp_path):

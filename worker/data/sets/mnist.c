@@ -3,9 +3,9 @@
  *
  * Where they lie: in the folder itself, or below it as torchvision leaves them (MNIST/raw, FashionMNIST/raw; if there
  * are several, one has to be given). Their names: as LeCun chose them, as Kaggle and 7-zip do (a dot instead of the
- * second hyphen; its newest archive has each file in a folder of the file's name), or as EMNIST does, whose six sets are
- * told apart by what stands in front: emnist-letters-train-images-idx3-ubyte. The folder of several such is given with the name of one, DIR/emnist-letters.
- * EMNIST's classes are those of its mapping file, or are known if that is not there. */
+ * second hyphen, or in its newest archive each file in a folder of its name), or as EMNIST does, whose six sets are
+ * told apart by what stands in front: emnist-letters-train-images-idx3-ubyte. The folder of several such is given with
+ * the name of one, DIR/emnist-letters. EMNIST's classes are those of its mapping file, or are known if that is not there. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
