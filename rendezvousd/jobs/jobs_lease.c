@@ -70,6 +70,12 @@ static void add_host(char *list, size_t cap, const char *node)
         snprintf(list + n, cap - n, "%s%.*s", n ? "," : "", fits ? (int)host : 3, fits ? node : "...");
 }
 
+/* Is it a member of this round, though it may not have heard of it yet? */
+static bool is_of_round(const struct leader_member *m, uint64_t round)
+{
+    return m->member_round == round || (m->news.round == round && !m->news.spare);
+}
+
 void jobs_reach(const struct jobs *j, const char *run, const char *node, struct jobs_reach *ret)
 {
     const struct job *job = job_find_(j, "", run);
@@ -80,7 +86,7 @@ void jobs_reach(const struct jobs *j, const char *run, const char *node, struct 
     const int64_t now = j->o.now();
     const bool over = leader_is_over(job->reign.leader);
     for (const struct leader_member *m = leader_members(job->reign.leader); m; m = m->hh.next) {
-        if (strcmp(m->node, node) == 0 || m->member_round != job->round)
+        if (strcmp(m->node, node) == 0 || !is_of_round(m, job->round))
             continue;
         const bool heard = m->connected && !m->gone && now - m->confirmed_ms < c->silence_ms;
         const int64_t until = m->confirmed_ms + c->silence_ms + c->kill_ms;

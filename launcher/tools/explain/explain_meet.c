@@ -9,6 +9,8 @@ const struct explain_message explain_meet[] = {
     /* --- where and how nodes meet */
     {"*nobody listens at *: this crun hosts*", "the endpoint is this machine's and was free, so this crun serves it",
      "is_host=0 in --rdzv-conf where a daemon is to be there"},
+    {"*another program has that port; leave --master-port out*", "the port that was asked for is taken",
+     "leave --master-port out, or choose another one"},
     {"a rendezvousd of this machine had port *",
      "the daemon is being restarted, and no crun may take its place meanwhile",
      "wait a minute; is_host=1 in --rdzv-conf where the daemon is gone for good"},

@@ -566,7 +566,8 @@ def test_what_has_no_effect_here_is_said(crun, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("me 0123456789abcdef0123456789abcdef\n")
     secret.chmod(0o600)
-    p = subprocess.run([CRUN, "--rdzv-endpoint", f"file://{tmp_path}", "--rdzv-id", "j", "--token-file", secret, "true"], capture_output=True, text=True, check=False, timeout=60)
+    (tmp_path / "shared").mkdir()
+    p = subprocess.run([CRUN, "--rdzv-endpoint", f"file://{tmp_path}/shared", "--rdzv-id", "j", "--token-file", secret, "true"], capture_output=True, text=True, check=False, timeout=60)
     assert (p.returncode, p.stderr) == (0, "")  # its nodes prove it to each other
     _, err = said(crun, "--preemption-signal", "USR1", "--signals-to-handle", "SIGTERM,SIGUSR1", "true")
     assert err == "crun: SIGUSR1 in --signals-to-handle has no effect: --preemption-signal counts more\n"

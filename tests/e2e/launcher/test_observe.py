@@ -153,7 +153,7 @@ def test_a_free_port_is_told_and_workers_do_not_inherit_it(crun, worker):
     assert found, told
     agent = Agent(int(found.group(1)))
     agent.until(200, "ready")
-    assert agent.get("/nothing") == (404, "no such page: /healthz, /readyz, /metrics\n")
+    assert agent.get("/nothing") == (404, "no such page: /, /api/jobs, /api/history, /api/job, /api/stacks, /healthz, /readyz, /metrics\n")
     assert Agent(found.group(1), Host="evil.example").get("/metrics")[0] == 421
     assert "socket:" not in crun.wait_file("fds")
     rc, _, err = crun_beside(crun, "--http-port", found.group(1), "true")
