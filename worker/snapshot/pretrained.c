@@ -112,7 +112,8 @@ static int take_one(struct weights *w, const struct slices *s, size_t tensor, bo
     const struct ckpt_tensor *have = weights_find(w, want->name, &i);
     const bool last = is_last_layer(s->state->whole, want->name);
     if (!have && weights_passed_over(w, &first) && is_unread(first, want->name))
-        return err_set(e, ERR_MISMATCH, "its %s, cannot be read: save it as floating-point numbers", first);
+        return err_set(e, ERR_MISMATCH, "its %s, is of a type that is not read: save it as floating-point numbers",
+                       first);
     if (!have && other_classes && last && !weights_made_of(w, &first)) {
         log_warn("pretrained", "'%s' is not there and stays at its initial value", want->name);
         return 0;

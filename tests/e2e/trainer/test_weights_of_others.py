@@ -301,7 +301,7 @@ def test_a_tensor_of_a_type_that_is_not_read_is_not_taken_for_a_missing_one(trai
     path.write_bytes(struct.pack("<Q", len(header)) + header + raw[8 + n:])
     for more in [], ["--evaluate", "--test-data", trained[0][trained[0].index("--train-data") + 1]]:
         p = run(*[a for a in trained[0] if not more or a not in ("--max-steps", 1)], "--pretrained", path, *more)
-        assert p.returncode == 78 and f"its '{LAST}weight', of type BOOL, cannot be read: save it as" in p.stderr and "no last layer" not in p.stderr, p.stderr
+        assert p.returncode == 78 and f"its '{LAST}weight', of type BOOL, is of a type that is not read: save it as" in p.stderr and "no last layer" not in p.stderr, p.stderr
 
 
 def test_predict_takes_a_part_and_says_what_it_did_not_take(trained, shapes, tmp_path):
