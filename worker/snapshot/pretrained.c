@@ -282,14 +282,16 @@ static int check_larger(const struct slices *s, struct weights *w, struct err *e
     const char *arch = NULL;
     char likely[MODEL_NAME_MAX + 1];
     size_t i;
-    if (!weights_is_larger(w, &i))
-        return 0;
+    const int rc = weights_is_larger(w, &i, e);
+    if (rc <= 0)
+        return rc;
     if (!weights_meta(w) || json_str(weights_meta(w), "arch", &arch, NULL) < 0)
         guess_arch(p, w, likely);
     arch = arch ? arch : likely;
-    return err_set(e, ERR_MISMATCH,
-                   "its tensor '%s' is of a layer that %s has not: the weights are of a larger model%s%s",
-                   weights_at(w, i)->name, p->arch, arch[0] ? "; most likely --arch " : ", of another --arch", arch);
+    const bool known = arch[0] && strcmp(arch, p->arch) != 0;
+    return err_set(
+        e, ERR_MISMATCH, "its tensor '%s' is of a layer that %s has not: the weights are of a larger model%s%s",
+        weights_at(w, i)->name, p->arch, known ? "; most likely --arch " : ", of another --arch", known ? arch : "");
 }
 
 /* taken[s->n_model]: which tensors; num_batches_tracked is not among them. */

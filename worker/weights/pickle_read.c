@@ -148,7 +148,8 @@ static const char *remedy(const struct value *v)
     static const struct {
         const char *part, *remedy;
     } remedies[] = {
-        {"numpy", "make a tensor of each array (torch.from_numpy) and torch.save() the dict of these"},
+        {"multiarray._reconstruct",
+         "make a tensor of each array (torch.from_numpy) and torch.save() the dict of these"},
         {"_rebuild_qtensor", "it is quantized: save the model of floating-point numbers"},
         {"_rebuild_sparse", "it is sparse: save its .to_dense()"},
         {"_rebuild_meta", "it has no values (device meta): load the weights before the model is saved"},

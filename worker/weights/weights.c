@@ -303,24 +303,26 @@ static int by_form(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-bool weights_is_larger(const struct weights *w, size_t *ret_i)
+int weights_is_larger(const struct weights *w, size_t *ret_i, struct err *e)
 {
     typedef char form[CKPT_NAME_MAX + 1];
     const size_t skip = strlen(w->prefix);
     size_t n = 0;
     bool larger = false;
     form *found = calloc(w->n + 1, sizeof *found), one;
-    for (size_t i = 0; found && i < w->n; i++)
+    if (!found)
+        return err_errno(e, ENOMEM, "names of %zu tensors", w->n);
+    for (size_t i = 0; i < w->n; i++)
         if (weights_was_found(w, i) && strpbrk(weights_at(w, i)->name + skip, "0123456789"))
-            without_numbers(weights_at(w, i)->name, found[n++]);
+            without_numbers(weights_at(w, i)->name + skip, found[n++]);
     if (n)
         qsort(found, n, sizeof *found, by_form);
     for (size_t i = 0; !larger && n && i < w->n; i++) {
         const char *name = weights_at(w, i)->name;
         if (weights_was_found(w, i) || strncmp(name, w->prefix, skip) != 0 || foreign_is_buffer(name + skip))
             continue;
-        without_numbers(name, one);
-        larger = strstr(one + skip, ".0.") && bsearch(one, found, n, sizeof *found, by_form);
+        without_numbers(name + skip, one);
+        larger = strstr(one, ".0.") && bsearch(one, found, n, sizeof *found, by_form);
         *ret_i = i;
     }
     free(found);

@@ -44,9 +44,9 @@ const struct ckpt_tensor *weights_at(const struct weights *w, size_t i); /* data
  * (in, out), *ret_i is a number behind weights_count(), for weights_read_real() alone. */
 const struct ckpt_tensor *weights_find(struct weights *w, const char *name, size_t *ret_i);
 bool weights_was_found(const struct weights *w, size_t i); /* or a part of what was */
-/* The first tensor behind the prefix that was not found, and whose name differs from that of one that was found in
- * numbers between dots alone, as of another layer or block: *ret_i. false: there is none. -ENOMEM is false, too. */
-bool weights_is_larger(const struct weights *w, size_t *ret_i);
+/* 1: there is a tensor behind the prefix that was not found, and whose name differs in its numbers alone from that of
+ * one that was found, as of another layer or block (one of them is between dots); *ret_i: the first. 0; -ENOMEM. */
+int weights_is_larger(const struct weights *w, size_t *ret_i, struct err *e);
 /* Into dst, as it is stored. */
 int weights_read(struct weights *w, size_t i, void *dst, struct err *e);
 /* As real (DT_F32 or DT_F64), from any floating-point type; rounds to nearest even. ERR_MISMATCH for integers. */

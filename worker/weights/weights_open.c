@@ -204,8 +204,7 @@ static int name_file(const char *dir, int rc, struct err *e)
     if (!find_suffix(dir, ".index.json", name) && !find_suffix(dir, ".safetensors", name) &&
         !find_suffix(dir, ".pth", name) && !find_suffix(dir, ".bin", name))
         return rc;
-    return err_set(e, rc, "%.400s; it holds '%.200s', and no config.json: give that file, %.300s/%.200s", why.text,
-                   name, dir, name);
+    return err_set(e, rc, "%.400s; it holds '%.200s': give that file, %.300s/%.200s", why.text, name, dir, name);
 }
 
 int weights_open_path(struct weights *w, const char *path, const char *part, struct err *e)

@@ -265,7 +265,7 @@ def test_weights_that_do_not_fit_are_named(data, trained, resnet18, tmp_path):
         (tmp_path / "folder").mkdir(exist_ok=True)
         (tmp_path / "folder" / name).write_text("{}")
         p = run(TRAINER, "predict", "--checkpoint", tmp_path / "folder", "--arch", "convnet", tmp_path)
-        assert p.returncode == 2 and f"; it holds '{name}', and no config.json: give that file, {tmp_path}/folder/{name}\n" in p.stderr, p.stderr
+        assert p.returncode == 2 and f"; it holds '{name}': give that file, {tmp_path}/folder/{name}\n" in p.stderr, p.stderr
     p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "none"))
     assert p.returncode == 2 and "no weights found" in p.stderr
     shutil.copytree(newest(trained), tmp_path / "step-00000010")  # not its step
@@ -277,7 +277,7 @@ def test_weights_of_a_larger_model_are_no_smaller_ones(data, resnet18, tmp_path)
     small = {k: v for k, v in load(newest(resnet18) / "model.safetensors").items() if v.dtype != np.int64}
     large = small | {re.sub(r"(?<=layer\d\.)1", str(b), k): v for layer, blocks in enumerate((3, 4, 6, 3), 1) for b in range(2, blocks) for k, v in small.items() if k.startswith(f"layer{layer}.1.")}
     picture = next((data / "val").glob("*/*"))
-    for tensors, says in ((large, "; most likely --arch resnet34"), ({"backbone." + k: v for k, v in large.items()}, "; most likely --arch resnet34"), (small | {"layer1.2.conv1.weight": small["layer1.1.conv1.weight"]}, ", of another --arch")):
+    for tensors, says in ((large, "; most likely --arch resnet34"), ({"expert_12." + k: v for k, v in large.items()}, "; most likely --arch resnet34"), (small | {"layer1.2.conv1.weight": small["layer1.1.conv1.weight"]}, ", of another --arch")):
         save(tmp_path / "w.safetensors", tensors)
         for p in (run(*command(data, "--evaluate", "--pretrained", tmp_path / "w.safetensors", "--arch", "resnet18")), run(*command(data, "--pretrained", tmp_path / "w.safetensors", "--arch", "resnet18")),
                   run(TRAINER, "predict", "--checkpoint", tmp_path / "w.safetensors", "--arch", "resnet18", "--image-size", 32, "--device", "ref", picture)):

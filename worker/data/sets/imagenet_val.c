@@ -276,7 +276,9 @@ static int check_all(const struct imagenet_val_options *o, const struct labels *
 static int check_sorted(const struct imagenet_val_options *o, const struct labels *l, size_t *ret, struct err *e)
 {
     char dir[PATH_MAX];
-    size_t placed = 0;
+    size_t placed = 0, all = l->n;
+    for (size_t i = 1; l->named && i < l->n; i++)
+        all -= by_label_name(&l->v[i - 1], &l->v[i]) == 0;
     DIR *d = opendir(o->out);
     int rc = 0;
     for (struct dirent *f; rc == 0 && d && (f = readdir(d));) {
@@ -297,11 +299,11 @@ static int check_sorted(const struct imagenet_val_options *o, const struct label
     if (d)
         closedir(d);
     *ret = placed;
-    if (rc == 0 && (placed == 0 || placed < l->n))
+    if (rc == 0 && (placed == 0 || placed < all))
         rc = err_set(e, ERR_DATA,
                      "'%s' holds no picture itself, and in the class folders of '%s' are %zu of the %zu that "
                      "have a label: is it the folder with the pictures?",
-                     o->pictures, o->out, placed, l->n);
+                     o->pictures, o->out, placed, all);
     return rc;
 }
 

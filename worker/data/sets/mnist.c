@@ -5,7 +5,7 @@
  * are several, one has to be given). Their names: as LeCun chose them, as Kaggle and 7-zip do (a dot instead of the
  * second hyphen, or in its newest archive each file in a folder of its name), or as EMNIST does, whose six sets are
  * told apart by what stands in front: emnist-letters-train-images-idx3-ubyte. The folder of several such is given with
- * the name of one, DIR/emnist-letters. EMNIST's classes are those of its mapping file, or are known if that is not there. */
+ * the name of one, DIR/emnist-letters. EMNIST's classes are those of its mapping file, or are known without it. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
