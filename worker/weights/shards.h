@@ -1,6 +1,6 @@
 /* Weights in several files, as Hugging Face's index (model.safetensors.index.json, or pytorch_model.bin.index.json of
- * torch's) names them: {"weight_map": {tensor: file}}. The files lie beside the index: other names than plain ones of that folder are
- * refused. */
+ * torch's) names them: {"weight_map": {tensor: file}}. The files lie beside the index: other names than plain ones of
+ * that folder are refused. */
 #ifndef CRUN_WORKER_WEIGHTS_SHARDS_H
 #define CRUN_WORKER_WEIGHTS_SHARDS_H
 

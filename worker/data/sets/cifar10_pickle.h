@@ -18,7 +18,8 @@ struct cifar10_pickle {
     size_t n, n_labels;
 };
 
-/* Fills in pixels, n, n_labels and labels; may change the data. ERR_DATA: a sentence about "it": no such file, or a damaged one. Pure. */
+/* Fills in pixels, n, n_labels and labels; may change the data. ERR_DATA: a sentence about "it": no such file, or a
+ * damaged one. Pure. */
 int cifar10_pickle_read(struct cifar10_pickle *ret, void *data, size_t n, struct err *e);
 
 #endif
