@@ -49,7 +49,8 @@ static int add_job(struct crun_page *p, struct buf *out)
     return 0;
 }
 
-/* What the program names by itself: "tokens:3.1e+05:tokens/s,lr:0.1:". A worker may write what it likes into its page. */
+/* What the program names by itself: "tokens:3.1e+05:tokens/s,lr:0.1:". A worker may write what it likes into its
+ * page. */
 static int add_metrics(struct crun_page *p, struct buf *out)
 {
     const uint32_t n = atomic_load_explicit(&p->metrics, memory_order_acquire);

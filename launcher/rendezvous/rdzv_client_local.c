@@ -59,7 +59,8 @@ static int send_claim(struct local *l, enum rdzv_event_kind kind, const struct r
 
 /* --- the lease */
 
-/* Whose silence ends the round is told to the job at once: later on this node would seem to be the one that broke it. */
+/* Whose silence ends the round is told to the job at once: later on this node would seem to be the one that broke
+ * it. */
 static void blame(struct local *l, const char *lost)
 {
     struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};

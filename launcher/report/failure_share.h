@@ -33,7 +33,8 @@ bool failure_share_wait_sent(struct failure_share *s);
 
 /* On group rank 0: handle what another node sent. 0; ERR_REFUSED. */
 int failure_share_receive(struct failure_share *s, const char *node, const char *text, size_t n);
-/* Wait for all nodes but `lost`, of which nothing can come, and append what they sent. Returns how many nodes sent nothing. */
+/* Wait for all nodes but `lost`, of which nothing can come, and append what they sent. Returns how many nodes sent
+ * nothing. */
 int failure_share_collect(struct failure_share *s, int lost, struct cJSON *all);
 
 void failure_share_close(struct failure_share *s); /* NULL allowed; the loop must turn once more */

@@ -1,5 +1,5 @@
-/* Hostile tar files as data sets: whatever the bytes are, dataset_open() ends, and each sample that it lists can be read
- * or has a sentence why not.
+/* Hostile tar files as data sets: whatever the bytes are, dataset_open() ends, and each sample that it lists can be
+ * read or has a sentence why not.
  *
  * A header has a sum: the changes below set it right most of the time, or few would be seen behind it. */
 #include <assert.h>

@@ -320,8 +320,8 @@ static void a_late_question_acknowledges_no_news_of_the_job_after(void **state)
     close_host(&h);
 }
 
-/* All seats were at two hosts in turn, each began a round, and a node missed both beginnings: whoever works at the other
- * host does so beside what is begun here. */
+/* All seats were at two hosts in turn, each began a round, and a node missed both beginnings: whoever works at the
+ * other host does so beside what is begun here. */
 static void a_node_that_was_at_another_host_is_not_told_that_a_round_has_begun(void **state)
 {
     struct host h;
