@@ -90,10 +90,9 @@ enum crun_figure {
 void crun_figure(enum crun_figure which, double value);
 
 /* Any other figure of the whole job, by a name and a unit of yours: ("tokens", "tokens/s", 3.1e5). Rank 0 reports
- * them; the same thread as crun_progress(). name: 1 to 31 of letters, digits and _./-; unit: up to 15 of these
- * and %^*(), the one of
- * the name's first call counts; a value that is no finite number is left out. -EINVAL: another name or unit; -ENOSPC: a
- * ninth name. */
+ * them; the same thread as crun_progress(). name: 1 to 31 of letters, digits and _./-; unit: up to 15 of these and
+ * %^*(), the one of the name's first call counts; a value that is no finite number is left out. -EINVAL: another name
+ * or unit; -ENOSPC: a ninth name. */
 int crun_metric(const char *name, const char *unit, double value);
 
 /* Parts of a step, for the launcher, which looks for the rank that the others wait for (docs/guide/stragglers.md). */
