@@ -155,8 +155,6 @@ def partition(cluster, net, stamps, conf, silence, interval):
     net.hosts[2].heal()
     stamps.wait_round(3, after=two)
     stamps.never_two()
-    detect = wait("the times of the restart", lambda: re.search(r"restart \d+/\d+ \(lost touch with the rendezvous\): detect (\d+)\.\d ms", nodes[2].text()))
-    assert int(detect[1]) >= silence * 1000 - 1, nodes[2].text()
     cluster.finish(*nodes)
 
 

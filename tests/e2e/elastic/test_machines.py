@@ -197,6 +197,16 @@ def test_a_node_whose_link_is_cut_is_named_and_with_no_restart_left_both_end(sta
     assert "job 'j' is lost: the rendezvous at node1:29500 is gone or out of reach, the workers here were ended, and no restart is left (--max-restarts 0)" in other.text()
 
 
+def test_the_times_of_a_restart_count_from_when_touch_was_lost(start, net):
+    host, other = pair(start, "--max-restarts", 1, *FAST)
+    net.v[1].host.cut()
+    says(other, "; the workers here were ended\n")
+    net.v[1].host.heal()
+    assert (host.wait(), other.wait()) == (0, 0), host.text() + other.text()
+    detect = re.search(r"restart 1/1 \(lost touch with the rendezvous\): detect (\d+)\.\d ms", other.text())
+    assert detect and int(detect[1]) >= 800, other.text()
+
+
 def test_the_host_that_was_killed_is_started_again_as_the_survivor_says(start):
     host, other = pair(start, "--max-restarts", 1, *FAST)
     kill_and_wait(host)
