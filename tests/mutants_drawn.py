@@ -40,7 +40,7 @@ AREAS = {
 EQUIVALENT = {}
 
 # What only says something, or only gives memory back; of min and max the order says nothing.
-NOT_CALLS = re.compile(r"(if|while|for|switch|return|sizeof|assert|free|\w+_free|defined|log_\w+|trace\w*|f?printf|err_\w+|(\w+_)?(min|max)(_\w+)?)$")
+NOT_CALLS = re.compile(r"(if|while|for|switch|return|sizeof|assert|free|\w+_free|defined|cJSON_Delete|log_\w+|trace\w*|f?printf|err_\w+|(\w+_)?(min|max)(_\w+)?)$")
 MISTYPED = re.compile(rb"\[-W(incompatible-pointer-types|int-conversion|discarded-qualifiers)\]")
 NEIGHBOUR = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
