@@ -142,22 +142,23 @@ static void on_members(void *arg, const char *addrs)
     m->addresses = strdup(addrs);
 }
 
-/* When this node lost touch, if its lease has run out now; else now: the rendezvous has said so. */
-static int64_t touch_lost_ns(const struct run *r)
+/* The workers of this node are killed, perhaps because their lease has run out: then it lost touch silence_ms before. */
+static void break_fenced(struct run *r)
 {
     const int64_t now = clock_ns(), until = r->member->lease_ms * 1000000;
+    const bool lapsed = until > 0 && until <= now;
     struct rdzv_config job;
     config_job(r->config, &job);
-    return until > 0 && until <= now ? until - job.silence_ms * 1000000 : now;
+    round_break(r, lapsed ? until - job.silence_ms * 1000000 : now,
+                lapsed ? "lost touch with the rendezvous" : "fenced");
+    round_note_detected(r);
 }
 
 static void on_fence(void *arg, const char *why)
 {
     struct run *r = arg;
-    if (r->agent.state == AGENT_RUNNING) {
-        round_break(r, touch_lost_ns(r), "lost touch with the rendezvous");
-        round_note_detected(r);
-    }
+    if (r->agent.state == AGENT_RUNNING)
+        break_fenced(r);
     events_fenced(r->events, why);
     member_note_broken(r, why);
     r->member->fenced = true;
@@ -313,7 +314,7 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
 static void on_lease(void *arg, int64_t until_ms)
 {
     struct run *r = arg;
-    if (until_ms > 0)
+    if (until_ms > clock_ms()) /* else they are to be killed now */
         r->member->lease_ms = until_ms;
     guardian_lease(r->link, until_ms);
 }
