@@ -21,7 +21,7 @@ void conn_finish_changes(struct conn *c); /* c was closed: finish the changes of
 
 /* conn_write.c */
 void conn_flush(struct conn *c); /* write what there is; may close */
-/* write before the loop sleeps, or at once if there is much; then conn_charge() */
+/* write the replies that wait, before the loop sleeps, or at once if they are long; then call conn_charge() */
 void conn_flush_soon(struct conn *c);
 void conn_write_over(struct conn *c);     /* nothing waits any more for its client to read; idempotent */
 void conn_say_last_words(struct conn *c); /* write what there is, execute nothing more, then close */

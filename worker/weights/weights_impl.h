@@ -52,7 +52,7 @@ struct packed {
 
 /* Which kind of file it is, and open that. On failure weights_close() undoes it. */
 int weights_open_path(struct weights *w, const char *path, const char *part, struct err *e);
-/* The same of a file: .source, .of, .pickle and what is passed over are set. */
+/* Open one file, of whichever kind: sets w->source, .of, .pickle, and counts what is passed over. */
 int weights_open_file(struct weights *w, const char *path, const char *part, struct err *e);
 
 #endif

@@ -96,7 +96,7 @@ static void print_ranks(const struct span *s)
     }
 }
 
-/* The text of a member if all ranks of the span have the same; else "". */
+/* The text of the JSON member `name`, if it is the same for all ranks of the span; else "". */
 static const char *common(const struct span *s, const char *name)
 {
     const char *first = json_str_or(s->v[0].o, name, "");
