@@ -142,7 +142,7 @@ static void on_members(void *arg, const char *addrs)
     m->addresses = strdup(addrs);
 }
 
-/* The workers of this node are killed, perhaps because their lease has run out: then it lost touch silence_ms before. */
+/* The workers of this node are killed. If their lease has run out, this node lost touch silence_ms before its end. */
 static void break_fenced(struct run *r)
 {
     const int64_t now = clock_ns(), until = r->member->lease_ms * 1000000;
