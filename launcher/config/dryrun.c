@@ -1,3 +1,4 @@
+/* Prints what --dry-run shows: each worker's command, variables and output files. See dryrun.h. */
 #include "launcher/config/dryrun.h"
 
 #include <stdbool.h>

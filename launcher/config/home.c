@@ -1,3 +1,4 @@
+/* Decides from the command line and the scheduler where the nodes of a job meet. See home.h. */
 #include "launcher/config/home.h"
 
 #include <assert.h>

@@ -1,3 +1,5 @@
+/* Reads the job's first host, id and node numbers from the variables of Slurm, PBS, Kubernetes and Open MPI. See
+ * home_scheduler.h. */
 #include "launcher/config/home_scheduler.h"
 
 #include <stdint.h>

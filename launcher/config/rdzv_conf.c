@@ -1,3 +1,4 @@
+/* Reads --rdzv-conf key by key and notes the keys that torchrun has and crun has not. See rdzv_conf.h. */
 #include "launcher/config/rdzv_conf.h"
 
 #include <stdio.h>

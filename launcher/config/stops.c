@@ -1,3 +1,4 @@
+/* Parses and prints the options on graces, time limits and signals. See stops.h. */
 #include "launcher/config/stops.h"
 
 #include <errno.h>

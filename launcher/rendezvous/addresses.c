@@ -1,3 +1,4 @@
+/* Lists this machine's addresses and asks whether a host name is this machine's. See addresses.h. */
 #include "launcher/rendezvous/addresses.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+/* Opens the port of each round's bootstrap store and lets only the round's members in. See bootstrap.h. */
 #include "launcher/rendezvous/bootstrap.h"
 
 #include <errno.h>

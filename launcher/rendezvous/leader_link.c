@@ -1,3 +1,4 @@
+/* Sends the newest text to group rank 0's bootstrap store and dials it when needed. See leader_link.h. */
 #include "launcher/rendezvous/leader_link.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Opens one blocking connection, proves the caller's identity and asks one question. See rdzv_ask.h. */
 #include "launcher/rendezvous/rdzv_ask.h"
 
 #include <errno.h>

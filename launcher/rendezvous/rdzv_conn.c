@@ -1,3 +1,4 @@
+/* Speaks RESP2 over one connection: TLS, proof of identity, then requests and replies in order. See rdzv_conn.h. */
 #include "launcher/rendezvous/rdzv_conn.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Looks a name up on a thread and connects to its addresses in turns (RFC 8305). See rdzv_dial.h. */
 #include "launcher/rendezvous/rdzv_dial.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Chooses the client of the job's home and hosts the rendezvous where this crun may. See rendezvous.h. */
 #include "launcher/rendezvous/rendezvous.h"
 
 #include <errno.h>

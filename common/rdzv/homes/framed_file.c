@@ -1,3 +1,4 @@
+/* Writes and reads files of one frame, and tells a torn one from a whole one. See framed_file.h. */
 #include "common/rdzv/homes/framed_file.h"
 
 #include <errno.h>

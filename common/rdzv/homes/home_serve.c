@@ -1,3 +1,4 @@
+/* Answers the calls that come over a socket by calls of the home at hand. See home_serve.h. */
 #include "common/rdzv/homes/home_serve.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Packs, sends, receives and unpacks the messages between a home and its process. See home_wire.h. */
 #include "common/rdzv/homes/home_wire.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Opens the home that a URL names; what all homes share. See rdzv_home.h. */
 #include "common/rdzv/homes/rdzv_home.h"
 
 #include <errno.h>
