@@ -454,6 +454,28 @@ static void rounding_to_fp16_has_the_bits_of_the_scalar_one(void **state)
 enum { CLASSES = 1000, FIRST = 500 };
 
 /* Logits from -60 to 60, some of them equal to the label's. */
+static void halves_of_floats_have_the_bits_of_the_scalar_one(void **state)
+{
+    (void)state;
+    enum { ALL = 1029 }; /* no multiple of a vector */
+    static _Alignas(64) float from[ALL], floats[ALL];
+    static _Alignas(64) uint16_t halves[ALL + 1];
+    for (int i = 0; i < ALL; i++)
+        from[i] = (float)sin(i) * powf(10, (float)(i % 60 - 30));
+    for (int t = 0; kern_all()[t]; t++)
+        for (int past = 0; past < 2; past++) {
+            const struct kern *k = kern_all()[t];
+            halves[ALL] = 7;
+            k->give(from, halves, ALL, past, STORE_BF16, 2);
+            k->give(from, floats, ALL, past, STORE_ROUNDED, 2);
+            for (int i = 0; i < ALL; i++) {
+                assert_int_equal(halves[i], bf16_from_f32(from[i]));
+                assert_true(floats[i] == f32_from_bf16(halves[i]));
+            }
+            assert_int_equal(halves[ALL], 7);
+        }
+}
+
 static void make_logits(float *z, int n, int seed)
 {
     for (int j = 0; j < n; j++)
@@ -541,6 +563,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nhwc_has_the_strides_of_channels_last),
+        cmocka_unit_test(halves_of_floats_have_the_bits_of_the_scalar_one),
         cmocka_unit_test(rounding_to_fp16_has_the_bits_of_the_scalar_one),
         cmocka_unit_test(every_layout_and_instruction_set_agrees),
         cmocka_unit_test(the_sign_of_y_is_told_from_x),

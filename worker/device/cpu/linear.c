@@ -34,25 +34,22 @@ static float *gradient(const struct cpu_plan *pl, int i)
 
 /* --- weights as halves */
 
+static void round_weight(const struct cpu_plan *pl, int i, bool past, void *to)
+{
+    pl->cpu->kern->give(param(pl, i), to, pl->p->params[i].count, past, pl->store, pl->cpu->threads);
+}
+
 void cpu_plan_round_weight(const struct cpu_plan *pl, int i, void *to)
 {
-    const float *from = param(pl, i);
-    const size_t n = pl->p->params[i].count;
-    if (pl->store != STORE_BF16) {
-        memcpy(to, from, n * sizeof *from);
-        pl->cpu->kern->round(to, n, pl->store, pl->cpu->threads);
-        return;
-    }
-#pragma omp parallel for simd schedule(static) num_threads(pl->cpu->threads)
-    for (size_t j = 0; j < n; j++)
-        ((uint16_t *)to)[j] = bf16_from_f32(from[j]);
+    round_weight(pl, i, false, to);
 }
 
 void cpu_plan_round_weights(struct cpu_plan *pl)
 {
+    enum { CACHES = 32 << 20 }; /* copies that are larger in all are not found there when they are read */
     for (int i = 0; i < pl->p->nparams; i++)
         if (pl->rounded[i])
-            cpu_plan_round_weight(pl, i, pl->rounded[i]);
+            round_weight(pl, i, pl->rounded_bytes > CACHES, pl->rounded[i]);
 }
 
 int cpu_plan_weight(struct cpu_plan *pl, int i, struct dnn_kernel *k, enum dnn_slot slot, int *buffer, struct err *e)

@@ -247,6 +247,8 @@ struct kern {
     void (*give_rows)(const float *from, void *to, size_t rows, int n, size_t stride, enum store t);
     void (*columns)(const struct columns_job *j, enum store t, int threads);
     void (*relu_bwd)(const void *y, const void *dy, void *dx, size_t n, enum store t, int threads);
+    /* to[i] = what a store leaves of from[i]. past: past the caches; `to` is aligned to 64 bytes then */
+    void (*give)(const float *from, void *to, size_t n, bool past, enum store t, int threads);
     void (*round)(float *x, size_t n, enum store t, int threads); /* in place: what a store leaves of it */
     void (*accumulate)(float *sum, const float *x, size_t n, int threads);
     void (*update)(const struct update *u, void *params, const void *grads, void *momentum, double count, int threads);

@@ -34,3 +34,14 @@ static void NAME(relu_bwd)(const T *y, const T *dy, T *dx, size_t n, int threads
     if (at < n)
         NAME(relu_bwd_piece)(y + at, dy + at, dx + at, (int)(n - at));
 }
+
+static void NAME(give)(const float *from, T *to, size_t n, bool past, int threads)
+{
+    int64_t whole = (int64_t)(n / L);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < whole; i++)
+        NAME(put)(to + i * L, NAME(loadf)(from + i * L, L), past, L);
+    size_t at = (size_t)whole * L;
+    if (at < n)
+        NAME(store)(to + at, NAME(loadf)(from + at, (int)(n - at)), (int)(n - at));
+}

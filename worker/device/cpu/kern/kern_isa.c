@@ -114,6 +114,7 @@ const struct kern KERN_TABLE = {
     .give_rows = KERN_OF_SET(give_rows),
     .columns = KERN_OF_SET(columns),
     .relu_bwd = KERN_OF_SET(relu_bwd),
+    .give = KERN_OF_SET(give),
     .round = round_all,
     .accumulate = accumulate,
     .update = rule_update,

@@ -43,6 +43,7 @@ void KERN_OF_SET(softmax)(const struct softmax_job *j, enum store t);
 void KERN_OF_SET(softmax_bwd)(const struct softmax_job *j, enum store t);
 void KERN_OF_SET(give_rows)(const float *from, void *to, size_t rows, int n, size_t stride, enum store t);
 void KERN_OF_SET(columns)(const struct columns_job *j, enum store t, int threads);
+void KERN_OF_SET(give)(const float *from, void *to, size_t n, bool past, enum store t, int threads);
 void KERN_OF_SET(relu_bwd)(const void *y, const void *dy, void *dx, size_t n, enum store t, int threads);
 
 enum {
