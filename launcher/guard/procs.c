@@ -317,8 +317,7 @@ uid_t proc_uid(pid_t pid)
     return stat(path, &st) == 0 ? st.st_uid : (uid_t)-1;
 }
 
-/* The whole content of a file of /proc/PID, which the caller frees; empty if it cannot be read. */
-static struct buf read_whole(pid_t pid, const char *name)
+struct buf proc_file(pid_t pid, const char *name)
 {
     char path[48];
     struct buf b;
@@ -336,7 +335,7 @@ static struct buf read_whole(pid_t pid, const char *name)
 bool proc_field(pid_t pid, const char *name, char out[PROC_FIELD_MAX])
 {
     const size_t n = strlen(name);
-    struct buf b = read_whole(pid, "status");
+    struct buf b = proc_file(pid, "status");
     bool found = false;
     out[0] = '\0';
     for (const char *at = b.data, *end = at + b.len; at < end && !found;) {
@@ -352,12 +351,21 @@ bool proc_field(pid_t pid, const char *name, char out[PROC_FIELD_MAX])
     return found;
 }
 
+const char *proc_variable(const struct buf *environment, const char *name)
+{
+    const size_t n = strlen(name);
+    for (size_t at = 0; at < environment->len; at += strlen(environment->data + at) + 1)
+        if (strncmp(environment->data + at, name, n) == 0 && environment->data[at + n] == '=')
+            return environment->data + at + n + 1;
+    return NULL;
+}
+
 bool proc_carries(pid_t pid, const char *variable)
 {
-    struct buf b = read_whole(pid, "environ");
+    struct buf b = proc_file(pid, "environ");
     bool found = false;
-    for (size_t at = 0; at < b.len && !found; at += strnlen(b.data + at, b.len - at) + 1)
-        found = strncmp(b.data + at, variable, b.len - at) == 0;
+    for (size_t at = 0; at < b.len && !found; at += strlen(b.data + at) + 1)
+        found = strcmp(b.data + at, variable) == 0;
     buf_free(&b);
     return found;
 }

@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "common/base/buf.h"
+
 struct proc {
     pid_t pid, parent, group, session;
     char state;      /* as in /proc/PID/stat; '?': it cannot be read */
@@ -51,6 +53,10 @@ uid_t proc_uid(pid_t pid);
 #define PROC_FIELD_MAX 64
 bool proc_field(pid_t pid, const char *name, char out[PROC_FIELD_MAX]);
 
+/* The whole content of a file of /proc/PID ("environ"), which the caller frees; empty if it cannot be read. */
+struct buf proc_file(pid_t pid, const char *name);
+/* The value of a variable in the text of "environ"; NULL: it is not set. */
+const char *proc_variable(const struct buf *environment, const char *name);
 /* Is "NAME=value" in the environment that the process was started with? False also if that cannot be read. */
 bool proc_carries(pid_t pid, const char *variable);
 

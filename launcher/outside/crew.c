@@ -10,37 +10,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/base/buf.h"
-#include "common/base/file.h"
 #include "common/crun/crun_page.h"
 #include "common/job/env_contract.h"
 #include "launcher/guard/procs.h"
-
-#define ENVIRON_MAX (1 << 20)
-
-/* Read NAME= from the environment that a process was started with; false: it is not set. */
-static bool find_variable(const struct buf *environment, const char *name, int *ret)
-{
-    const size_t len = strlen(name);
-    const char *end = environment->data + environment->len;
-    for (const char *at = environment->data; at < end; at += strnlen(at, (size_t)(end - at)) + 1)
-        if ((size_t)(end - at) > len && memcmp(at, name, len) == 0 && at[len] == '=') {
-            *ret = atoi(at + len + 1);
-            return true;
-        }
-    return false;
-}
-
-static bool read_environment(pid_t pid, struct buf *ret)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const bool is_read = fd >= 0 && file_read_all(fd, ret) == 0;
-    if (fd >= 0)
-        close(fd);
-    return is_read;
-}
 
 /* The rank that the newest round gave the worker; -1: none since it was started. */
 static int page_rank(pid_t pid, int page_fd)
@@ -62,16 +34,14 @@ static int page_rank(pid_t pid, int page_fd)
 
 bool crew_rank(pid_t pid, int *ret)
 {
-    struct buf environment = {.max = ENVIRON_MAX};
-    int page_fd, rank = -1;
-    const bool is_worker = read_environment(pid, &environment) && find_variable(&environment, ENV_PAGE_FD, &page_fd) &&
-                           find_variable(&environment, "RANK", &rank);
+    struct buf environment = proc_file(pid, "environ");
+    const char *page_fd = proc_variable(&environment, ENV_PAGE_FD), *rank = proc_variable(&environment, "RANK");
+    const bool is_worker = page_fd && rank;
+    const int newest = is_worker ? page_rank(pid, atoi(page_fd)) : -1;
+    if (is_worker)
+        *ret = newest >= 0 ? newest : atoi(rank);
     buf_free(&environment);
-    if (!is_worker)
-        return false;
-    const int newest = page_rank(pid, page_fd);
-    *ret = newest >= 0 ? newest : rank;
-    return true;
+    return is_worker;
 }
 
 pid_t crew_agent(const struct procs *below, pid_t guardian)

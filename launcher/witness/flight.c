@@ -15,36 +15,11 @@
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
-#include "common/base/file.h"
 #include "common/json/json.h"
+#include "launcher/guard/procs.h"
 
 #define REQUEST "POST /handler/%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 #define NEWEST 256 /* number of calls that are compared: the one that hangs is among the last */
-#define ENVIRON_MAX (4u << 20)
-
-/* --- the process's environment */
-
-/* Its value, within environ; NULL: not set. */
-static const char *variable(const struct buf *environ, const char *name)
-{
-    const size_t n = strlen(name);
-    for (const char *p = environ->data, *end = p + environ->len; p && p < end; p += strlen(p) + 1)
-        if (strncmp(p, name, n) == 0 && p[n] == '=' && p[n + 1])
-            return p + n + 1;
-    return NULL;
-}
-
-static void read_environ(pid_t pid, struct buf *out)
-{
-    char path[64];
-    buf_init(out, ENVIRON_MAX);
-    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && file_read_all(fd, out) < 0)
-        buf_clear(out);
-    if (fd >= 0)
-        close(fd);
-}
 
 /* --- the debug socket: HTTP over a Unix socket */
 
@@ -111,6 +86,13 @@ static bool ask_socket(const char *path, int64_t end_ms, struct buf *out)
 
 /* --- pipe and dumps */
 
+/* Its value; NULL: it is not set, or empty. */
+static const char *set_variable(const struct buf *env, const char *name)
+{
+    const char *value = proc_variable(env, name);
+    return value && *value ? value : NULL;
+}
+
 static bool poke_pipe(const char *stem, int rank)
 {
     char path[4096];
@@ -126,13 +108,12 @@ static bool poke_pipe(const char *stem, int rank)
 
 enum flight_way flight_ask(pid_t pid, int rank, int64_t end_ms, struct buf *out)
 {
-    struct buf env;
+    struct buf env = proc_file(pid, "environ");
     enum flight_way way = FLIGHT_NONE;
-    read_environ(pid, &env);
-    const char *socket_path = variable(&env, "TORCH_WORKER_SERVER_SOCKET");
-    const char *pipe = variable(&env, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE");
-    const char *dump = variable(&env, FLIGHT_DUMP_VARIABLE);
-    dump = dump ? dump : variable(&env, FLIGHT_DUMP_OLD);
+    const char *socket_path = set_variable(&env, "TORCH_WORKER_SERVER_SOCKET");
+    const char *pipe = set_variable(&env, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE");
+    const char *dump = set_variable(&env, FLIGHT_DUMP_VARIABLE);
+    dump = dump ? dump : set_variable(&env, FLIGHT_DUMP_OLD);
     if (out->max == 0)
         out->max = FLIGHT_MAX;
     if (socket_path && ask_socket(socket_path, end_ms, out)) {

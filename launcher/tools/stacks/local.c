@@ -2,7 +2,6 @@
 #include "launcher/tools/stacks/local.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,6 @@
 #include "common/base/buf.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
-#include "common/base/file.h"
 #include "common/net/loop.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/procs.h"
@@ -42,17 +40,9 @@ bool local_is_crun(pid_t pid)
  * read from them point there. */
 static char **read_words(pid_t pid, const char *name)
 {
-    static const size_t max = 4u << 20;
-    struct buf text;
-    char path[64];
+    const struct buf text = proc_file(pid, name);
+    char **words = text.data ? calloc(WORDS_MAX + 1, sizeof *words) : NULL; /* NULL: it may not be read */
     size_t n = 0;
-    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-    buf_init(&text, max);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const int rc = fd < 0 ? -errno : file_read_all(fd, &text);
-    char **words = rc == 0 ? calloc(WORDS_MAX + 1, sizeof *words) : NULL;
-    if (fd >= 0)
-        close(fd);
     for (size_t at = 0; words && at < text.len && n < WORDS_MAX; at += strlen(text.data + at) + 1)
         words[n++] = text.data + at;
     return words;
