@@ -211,7 +211,7 @@ void hang_watch_close(struct hang_watch *w)
     if (!w)
         return;
     hang_abandon_save(w);
-    gather_wait();
     hang_witness_close(w);
+    gather_wait();
     uv_close((uv_handle_t *)&w->timer, on_closed);
 }

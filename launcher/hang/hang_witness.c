@@ -20,6 +20,7 @@
 #include "common/base/log.h"
 #include "common/base/numbers.h"
 #include "launcher/guard/procs.h"
+#include "launcher/hang/gather.h"
 #include "launcher/hang/signs.h"
 #include "launcher/output/logmux.h"
 #include "launcher/witness/ras_addr.h"
@@ -38,11 +39,11 @@ struct hang_witness {
     struct witness m; /* on group rank 0 */
     struct hang_watch *watch;
     uv_timer_t timer;
-    struct ras_client *client;
-    int base, world;  /* world 0: no round */
-    int answers;      /* the worker whose RAS answered last, which is asked first */
-    bool leads, said; /* something about this round's RAS, for people */
-    struct local {    /* (n) workers of this node */
+    struct gather *question; /* the one under way, NULL: none */
+    int base, world;         /* world 0: no round */
+    int answers;             /* the worker whose RAS answered last, which is asked first */
+    bool leads, said;        /* something about this round's RAS, for people */
+    struct local {           /* (n) workers of this node */
         struct quiet_mark mark;
         uint64_t bytes;
         bool late; /* on other nodes than group rank 0: group rank 0 named this worker */
@@ -175,53 +176,120 @@ static void say_once(struct hang_witness *t, const char *text)
 
 static void act(struct hang_witness *t, enum witness_act what);
 
-static bool on_answer(void *arg, int which, const struct buf *text, char *why, size_t cap)
+/* What a thread asks. It has the job to itself, because reports of other nodes change ours meanwhile. */
+struct question {
+    struct ras_job job;
+    struct ras_answer answer; /* of version 0: none */
+    int asked;                /* addresses before the one that answered */
+    bool too_old;
+};
+
+static void free_question(void *more)
 {
-    struct hang_witness *t = arg;
-    struct ras_answer a;
-    struct err e;
-    if (ras_answer_read(text, &t->job, &a, &e) < 0) {
-        snprintf(why, cap, "that is not NCCL's RAS: %.120s", e.text);
-        return false;
-    }
-    if (a.ours == 0 && a.strangers > 0) {
-        snprintf(why, cap, "the RAS there knows no process of this job");
-        ras_answer_free(&a);
-        return false;
-    }
-    const int version = a.version;
-    t->answers = (t->answers + which) % t->watch->n;
-    char old[80];
-    snprintf(old, sizeof old, "NCCL %s; from 2.29.2 on it is asked", a.version_text);
-    act(t, witness_hear(&t->m, clock_ns(), &a, t->lived_ns));
-    if (version < RAS_LEAST_VERSION)
-        say_once(t, old);
-    return true;
+    struct question *q = more;
+    ras_answer_free(&q->answer);
+    free(q->job.processes);
+    free(q->job.places);
+    free(q);
 }
 
-static void on_failed(void *arg, const char *why, bool too_old)
+/* Is it an answer for this job? */
+static int read_ras(struct question *q, const struct buf *text, struct err *e)
+{
+    struct err why;
+    if (ras_answer_read(text, &q->job, &q->answer, &why) < 0)
+        return err_set(e, ERR_CORRUPT, "that is not NCCL's RAS: %.120s", why.text);
+    if (q->answer.ours > 0 || q->answer.strangers == 0)
+        return 0;
+    ras_answer_free(&q->answer);
+    return err_set(e, ERR_REFUSED, "the RAS there knows no process of this job");
+}
+
+/* On a thread: ask the addresses in path until one answers; why: the last one's reason. */
+static void look_at_ras(struct gathered *v, const atomic_bool *cancel)
+{
+    struct question *q = v->more;
+    const int64_t end_ms = clock_deadline(RAS_QUESTION_MS);
+    struct err e;
+    char *save;
+    v->text.max = RAS_ANSWER_MAX;
+    for (char *at = strtok_r(v->path, " ", &save); at && clock_left(end_ms) > 0; at = strtok_r(NULL, " ", &save)) {
+        int rc = ras_ask(at, end_ms, cancel, &v->text, &e);
+        q->too_old = rc == -EPROTONOSUPPORT;
+        rc = rc < 0 ? rc : read_ras(q, &v->text, &e);
+        if (rc == 0)
+            return;
+        snprintf(v->why, sizeof v->why, "%.40s: %.200s", at, e.text);
+        if (q->too_old)
+            return;
+        q->asked++;
+    }
+}
+
+static void end_question(struct hang_witness *t)
+{
+    gather_drop(t->question);
+    t->question = NULL;
+}
+
+static void on_asked(void *arg)
 {
     struct hang_witness *t = arg;
-    witness_miss(&t->m, clock_ns(), too_old);
-    say_once(t, why);
+    struct gather *g = t->question;
+    struct question *q = gather_at(g, 0)->more;
+    char old[80];
+    t->question = NULL;
+    if (q->answer.version == 0) {
+        witness_miss(&t->m, clock_ns(), q->too_old);
+        say_once(t, gather_at(g, 0)->why);
+    } else {
+        struct ras_answer a = q->answer;
+        const bool is_old = a.version < RAS_LEAST_VERSION;
+        q->answer = (struct ras_answer){0};
+        t->answers = (t->answers + q->asked) % t->watch->n;
+        snprintf(old, sizeof old, "NCCL %s; from 2.29.2 on it is asked", a.version_text);
+        act(t, witness_hear(&t->m, clock_ns(), &a, t->lived_ns));
+        if (is_old)
+            say_once(t, old);
+    }
+    gather_drop(g);
+}
+
+/* The addresses of this node's workers, the one that answered last first: one text, which the caller frees. */
+static char *addresses(const struct hang_witness *t)
+{
+    struct buf text = {0};
+    char address[RAS_ADDRESS_MAX];
+    const char *typed = getenv(RAS_VARIABLE);
+    int rc = typed ? buf_addstr(&text, typed) : 0;
+    for (int k = 0; !typed && k < t->watch->n && rc == 0; k++) {
+        const int i = (t->answers + k) % t->watch->n;
+        if (!t->watch->workers[i].gone)
+            rc = buf_printf(&text, "%s ", ras_address(getpid(), i, address));
+    }
+    return rc == 0 ? text.data : NULL;
 }
 
 static void ask(struct hang_witness *t)
 {
-    char(*text)[RAS_ADDRESS_MAX] = calloc((size_t)t->watch->n, sizeof *text);
-    const char **v = calloc((size_t)t->watch->n, sizeof *v);
-    const char *typed = getenv(RAS_VARIABLE);
-    int n = 0;
-    for (int k = 0; text && v && k < t->watch->n && !(typed && n); k++) {
-        const int i = (t->answers + k) % t->watch->n;
-        if (!t->watch->workers[i].gone)
-            v[n++] = typed ? typed : ras_address(getpid(), i, text[i]);
-    }
+    const struct gather_options o = {
+        .loop = t->watch->o.loop, .threads = 1, .look = look_at_ras, .done = on_asked, .arg = t};
+    struct question *q = calloc(1, sizeof *q);
     add_own(t);
-    if (!text || !v || ras_client_ask(t->client, v, n) < 0)
-        witness_miss(&t->m, clock_ns(), false);
-    free(v);
-    free(text);
+    end_question(t);
+    t->question = gather_new(1);
+    if (q && t->question && ras_job_copy(&q->job, &t->job) == 0) {
+        struct gathered *v = gather_at(t->question, 0);
+        v->path = addresses(t);
+        v->more = q;
+        v->free_more = free_question;
+        if (v->path && gather_start(t->question, &o, NULL) == 0)
+            return;
+    } else if (q) {
+        free_question(q);
+    }
+    end_question(t);
+    witness_miss(&t->m, clock_ns(), false);
 }
 
 static void on_named(struct hang_witness *t)
@@ -470,7 +538,7 @@ void hang_witness_end(struct hang_watch *w)
     if (!t)
         return;
     uv_timer_stop(&t->timer);
-    ras_client_abandon(t->client);
+    end_question(t);
     witness_end_round(&t->m);
     free(t->local);
     free(t->lived_ns);
@@ -514,11 +582,8 @@ int hang_witness_begin(struct hang_watch *w, int64_t now, int base, int world, b
 int hang_witness_open(struct hang_watch *w)
 {
     struct hang_witness *t = calloc(1, sizeof *t);
-    const struct ras_client_options o = {.loop = w->o.loop, .answer = on_answer, .failed = on_failed, .arg = t};
-    if (!t || ras_client_open(&t->client, &o) < 0) {
-        free(t);
+    if (!t)
         return -ENOMEM;
-    }
     t->watch = w;
     witness_init(&t->m, w->o.hang.witness_ns);
     uv_timer_init(w->o.loop, &t->timer);
@@ -537,7 +602,6 @@ void hang_witness_close(struct hang_watch *w)
     if (!t)
         return;
     hang_witness_end(w);
-    ras_client_close(t->client);
     w->witness = NULL;
     uv_close((uv_handle_t *)&t->timer, on_closed);
 }

@@ -11,6 +11,20 @@
 
 /* --- processes: by pid, and by host if two nodes have the same pid */
 
+int ras_job_copy(struct ras_job *ret, const struct ras_job *from)
+{
+    *ret = (struct ras_job){.n_processes = from->n_processes, .n_places = from->n_places};
+    ret->processes = calloc(from->n_processes + 1, sizeof *ret->processes);
+    ret->places = calloc(from->n_places + 1, sizeof *ret->places);
+    if (!ret->processes || !ret->places)
+        return -ENOMEM;
+    if (from->n_processes)
+        memcpy(ret->processes, from->processes, from->n_processes * sizeof *ret->processes);
+    if (from->n_places)
+        memcpy(ret->places, from->places, from->n_places * sizeof *ret->places);
+    return 0;
+}
+
 struct reader {
     const struct ras_job *job;
     struct ras_answer *a;

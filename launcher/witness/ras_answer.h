@@ -33,6 +33,8 @@ struct ras_job {
     size_t n_processes, n_places, processes_cap, places_cap;
 };
 
+int ras_job_copy(struct ras_job *ret, const struct ras_job *from); /* -ENOMEM; its arrays are freed by free() */
+
 struct ras_rank { /* a place in a communicator */
     int rank;     /* of the job */
     bool missing; /* RAS does not reach its process */

@@ -27,7 +27,10 @@ const struct explain_message explain_hangs[] = {
      "look for a branch that depends on the rank, and for batches or parameters whose sizes differ"},
     {"Flight Recorder, *", "what PyTorch's Flight Recorder has of the workers that hang was saved, or is dumped there",
      "read it; dumps: python -m torch.distributed.flight_recorder.fr_trace"},
-    {"NCCL's RAS is no witness here:\nmember 'hash' is no number\nit has no version and communicators",
+    {"NCCL's RAS is no witness here:\nmember 'hash' is no number\nit has no version and communicators\n"
+     "that is not NCCL's RAS\nthe RAS there knows no process of this job\nit answers no JSON, so NCCL is older\n"
+     "no answer came in time\nits answer is too large\nit closed the connection without an answer\n"
+     "an address of IPv4 or IPv6 with a port is expected\nnobody listens there",
      "--hang-witness ras got no answer of NCCL's RAS that counts; the line says why",
      "NCCL 2.29.2 or later, and no NCCL_RAS_ENABLE=0; a program without NCCL has no RAS"},
     {"main thread:\nwhat all threads of\nwhat the threads of\nthe stacks of all threads\nprints more than * bytes\n"
