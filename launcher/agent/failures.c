@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
@@ -18,6 +17,7 @@
 #include "launcher/observe/gauges.h"
 #include "launcher/output/logmux.h"
 #include "launcher/rendezvous/rdzv_dial.h"
+#include "launcher/report/causes.h"
 #include "launcher/report/failure_report.h"
 
 static const char *error_path(void *arg, int local)
@@ -52,15 +52,32 @@ static const char *output_text(void *arg, char out[FAILURE_OUTPUT_MAX])
     return out;
 }
 
-static bool gpu_faults(void *arg, struct failure_gpu *ret)
+static struct causes_machine machine(void *arg)
 {
+    struct gauges_page *p = ((const struct run *)arg)->link->gauges_page;
     struct gauges_faults f;
-    if (!gauges_read_faults(((const struct run *)arg)->link->gauges_page, &f))
-        return false;
-    *ret = (struct failure_gpu){.xid_ms = f.xid_ms, .xid = f.xid};
-    memcpy(ret->pci, f.xid_pci, sizeof ret->pci);
-    memcpy(ret->remap_pci, f.remap_pci, sizeof ret->remap_pci);
-    return true;
+    struct gauges_link link;
+    struct causes_machine m = {0};
+    if (gauges_read_faults(p, &f)) {
+        m.xid = f.xid;
+        m.xid_ms = f.xid_ms;
+        snprintf(m.xid_pci, sizeof m.xid_pci, "%s", f.xid_pci);
+        snprintf(m.remap_pci, sizeof m.remap_pci, "%s", f.remap_pci);
+    }
+    if (gauges_read_link(p, &link)) {
+        m.link_ms = link.ms;
+        m.link_down = link.down;
+        snprintf(m.link, sizeof m.link, "%s", link.text);
+    }
+    return m;
+}
+
+const char *failures_down_link(const struct run *r, char out[FAILURES_LINK_MAX])
+{
+    struct gauges_link link;
+    const bool is_down = gauges_read_link(r->link->gauges_page, &link) && link.down;
+    snprintf(out, FAILURES_LINK_MAX, "%s%s", is_down ? "; " : "", is_down ? link.text : "");
+    return out;
 }
 
 static void find_leader(void *arg, const struct rdzv_news *news, struct endpoint *ret)
@@ -113,7 +130,7 @@ int failures_open(struct run *r, struct err *e)
                                              .page = page,
                                              .hang_text = hang_text,
                                              .output_text = output_text,
-                                             .gpu_faults = gpu_faults,
+                                             .machine = machine,
                                              .find_leader = find_leader,
                                              .serve = serve,
                                              .reached = reached,

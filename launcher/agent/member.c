@@ -88,13 +88,13 @@ void member_note_progress(struct run *r)
 }
 
 /* Begin to report steps, unless this crun hosts, and has no page that shows nodes. The gauges process measures for
- * these reports, and for faults of GPUs in the failure report. */
+ * these reports, and for faults of GPUs and links in the failure report. */
 static void begin_reports(struct run *r)
 {
     const bool reports =
         r->config->home.kind == HOME_TCP && rendezvous_takes_reports(r->member->rendezvous) && !member_hosts(r);
     uv_timer_stop(&r->member->report);
-    if (reports || access("/proc/driver/nvidia/version", F_OK) == 0)
+    if (reports || round_news(r)->group_world > 1 || access("/proc/driver/nvidia/version", F_OK) == 0)
         guardian_start_gauges(r->link);
     if (reports)
         start_reports(r, false);

@@ -157,6 +157,7 @@ static void break_fenced(struct run *r)
 static void on_fence(void *arg, const char *why)
 {
     struct run *r = arg;
+    char link[FAILURES_LINK_MAX];
     if (r->agent.state == AGENT_RUNNING)
         break_fenced(r);
     events_fenced(r->events, why);
@@ -165,7 +166,7 @@ static void on_fence(void *arg, const char *why)
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});
     run_pump(r);
     if (why[0])
-        logmux_print(r->mux, "%s; the workers here were ended", why); /* killed first, then printed */
+        logmux_print(r->mux, "%s; the workers here were ended%s", why, failures_down_link(r, link)); /* killed first */
 }
 
 /* A phrase about the workers of a node that exits without an answer of the rendezvous. */
@@ -180,8 +181,9 @@ static void on_failed(void *arg, int exit_code, const char *why)
 {
     struct run *r = arg;
     struct agent_event ev = {.kind = AGENT_FAILED, .cause = {.exit_code = exit_code, .rank = -1}};
+    char link[FAILURES_LINK_MAX];
     snprintf(ev.cause.text, sizeof ev.cause.text, "%.*s", (int)sizeof ev.cause.text - 1, why);
-    logmux_print(r->mux, "%s%s", why, fate_of_workers(r));
+    logmux_print(r->mux, "%s%s%s", why, fate_of_workers(r), failures_down_link(r, link));
     r->member->refused = true;
     run_post(r, &ev);
     run_pump(r);

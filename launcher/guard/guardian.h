@@ -68,7 +68,7 @@ struct guardian_link {
 
 #define GUARDIAN_PATH_MAX 1024
 #define GUARDIAN_OUTPUT_PAGE 512
-#define GUARDIAN_GAUGES_PAGE 1024
+#define GUARDIAN_GAUGES_PAGE 2048
 #define GUARDIAN_OUTPUT_MS 2000 /* ms: the output process ends that long after all others */
 #define GUARDIAN_BESIDES 50     /* starts of one helper: more would not help, because something is wrong with it */
 

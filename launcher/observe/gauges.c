@@ -1,11 +1,14 @@
-/* The gauges process: measures processor, memory and GPUs for status pages (gauges.h). */
+/* The gauges process: measures processor, memory and GPUs, and looks for faults of GPUs and links (gauges.h). */
 #include "launcher/observe/gauges.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <linux/rtnetlink.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -15,36 +18,24 @@
 
 #define FIRST_MS 500 /* ms: processor load needs two measurements */
 #define READ_TRIES 16
+#define BURST_MS 50 /* links change together */
 
 /* --- the page */
 
-struct half {
+struct part {
     _Atomic uint32_t *count;
     _Atomic int64_t *at_ms;
     _Atomic uint64_t *words;
     size_t n;
 };
 
-enum { WORDS_MAX = GAUGES_WORDS(struct gauges_gpus) };
-_Static_assert(GAUGES_WORDS(struct gauges_host) <= WORDS_MAX, "the greater half");
+#define PART(p, name)                                                                                                  \
+    ((struct part){&(p)->name##_count, &(p)->name##_at_ms, (p)->name, sizeof(p)->name / sizeof *(p)->name})
 
-static struct half host_half(struct gauges_page *p)
-{
-    return (struct half){&p->host_count, &p->host_at_ms, p->host, GAUGES_WORDS(struct gauges_host)};
-}
-
-static struct half gpus_half(struct gauges_page *p)
-{
-    return (struct half){&p->gpus_count, &p->gpus_at_ms, p->gpus, GAUGES_WORDS(struct gauges_gpus)};
-}
-
-static struct half faults_half(struct gauges_page *p)
-{
-    return (struct half){&p->faults_count, &p->faults_at_ms, p->faults, GAUGES_WORDS(struct gauges_faults)};
-}
+enum { WORDS_MAX = GAUGES_WORDS(struct gauges_gpus) }; /* of the greatest */
 
 /* Write under a sequence count. It is odd already if an earlier writer was killed in the middle. */
-static void write_half(struct half h, int64_t now_ms, const void *from, size_t size)
+static void write_part(struct part h, int64_t now_ms, const void *from, size_t size)
 {
     uint64_t words[WORDS_MAX] = {0};
     const uint32_t writing = atomic_load_explicit(h.count, memory_order_relaxed) | 1;
@@ -57,7 +48,7 @@ static void write_half(struct half h, int64_t now_ms, const void *from, size_t s
     atomic_store_explicit(h.count, writing + 1, memory_order_release);
 }
 
-static bool read_half(struct half h, int64_t now_ms, void *to, size_t size)
+static bool read_part(struct part h, int64_t now_ms, void *to, size_t size)
 {
     uint64_t words[WORDS_MAX];
     for (int try = 0; try < READ_TRIES; try++) {
@@ -78,27 +69,38 @@ static bool read_half(struct half h, int64_t now_ms, void *to, size_t size)
 
 void gauges_write_host(struct gauges_page *p, int64_t now_ms, const struct gauges_host *h)
 {
-    write_half(host_half(p), now_ms, h, sizeof *h);
+    write_part(PART(p, host), now_ms, h, sizeof *h);
 }
 
 void gauges_write_gpus(struct gauges_page *p, int64_t now_ms, const struct gauges_gpus *g)
 {
-    write_half(gpus_half(p), now_ms, g, sizeof *g);
+    write_part(PART(p, gpus), now_ms, g, sizeof *g);
 }
 
 bool gauges_read_host(struct gauges_page *p, int64_t now_ms, struct gauges_host *ret)
 {
-    return read_half(host_half(p), now_ms, ret, sizeof *ret);
+    return read_part(PART(p, host), now_ms, ret, sizeof *ret);
 }
 
 bool gauges_read_gpus(struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret)
 {
-    return read_half(gpus_half(p), now_ms, ret, sizeof *ret) && ret->n <= GAUGES_GPUS;
+    return read_part(PART(p, gpus), now_ms, ret, sizeof *ret) && ret->n <= GAUGES_GPUS;
 }
 
 bool gauges_read_faults(struct gauges_page *p, struct gauges_faults *ret)
 {
-    return read_half(faults_half(p), 0, ret, sizeof *ret);
+    return read_part(PART(p, faults), 0, ret, sizeof *ret);
+}
+
+bool gauges_read_link(struct gauges_page *p, struct gauges_link *ret)
+{
+    struct gauges_link other;
+    const bool any = read_part(PART(p, adapters), 0, ret, sizeof *ret);
+    if (!read_part(PART(p, nvlinks), 0, &other, sizeof other))
+        return any;
+    if (!any || other.down > ret->down || (other.down == ret->down && other.ms > ret->ms))
+        *ret = other;
+    return true;
 }
 
 /* --- the host */
@@ -203,8 +205,11 @@ static void wait_for_fault(const struct nvml_lib *l, nvml_events set, const stru
 static void *gpu_thread(void *page)
 {
     static struct gpu gpus[GPUS_MAX];
+    struct links *links = calloc(1, sizeof *links);
+    struct gauges_page *p = page;
+    struct gauges_link told;
     const struct nvml_lib *l = nvml_lib(NULL);
-    const int n = l ? gpus_usable(gpus) : 0;
+    const int n = l && links ? gpus_usable(gpus) : 0;
     struct gauges_faults faults = {0};
     nvml_events set = NULL;
     bool watched = n > 0 && l->nvmlEventSetCreate(&set) == NVML_SUCCESS;
@@ -212,13 +217,47 @@ static void *gpu_thread(void *page)
         watched =
             watched && gpus[i].device && l->nvmlDeviceRegisterEvents(gpus[i].device, NVML_XID, set) == NVML_SUCCESS;
     while (n > 0) {
-        measure_gpus(page, l, gpus, n);
+        measure_gpus(p, l, gpus, n);
+        const int64_t now_ms = clock_ms();
+        links_look_at_nvlinks(links, now_ms, l, gpus, n);
+        if (links_tell(links, now_ms, &told))
+            write_part(PART(p, nvlinks), now_ms, &told, sizeof told);
         note_remaps(l, gpus, n, &faults);
         if (faults.xid_ms || faults.remap_pci[0])
-            write_half(faults_half(page), clock_ms(), &faults, sizeof faults);
+            write_part(PART(p, faults), clock_ms(), &faults, sizeof faults);
         wait_for_fault(l, watched ? set : NULL, gpus, n, &faults);
         if (faults.xid_ms)
-            write_half(faults_half(page), clock_ms(), &faults, sizeof faults);
+            write_part(PART(p, faults), clock_ms(), &faults, sizeof faults);
+    }
+    return NULL;
+}
+
+/* --- its adapters */
+
+/* Wait until the kernel reports a change of some link, or the next look is due. */
+static void wait_for_change(int netlink)
+{
+    struct pollfd news = {.fd = netlink, .events = POLLIN};
+    char text[8192];
+    if (poll(&news, 1, GAUGES_EVERY_MS) <= 0)
+        return;
+    poll(NULL, 0, BURST_MS);
+    while (recv(netlink, text, sizeof text, MSG_DONTWAIT) > 0 || errno == ENOBUFS) /* it kept no more */
+        errno = 0;
+}
+
+static void *adapter_thread(void *page)
+{
+    struct links *links = calloc(1, sizeof *links);
+    const struct sockaddr_nl link_news = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK};
+    const int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+    const bool hears = netlink >= 0 && bind(netlink, (const struct sockaddr *)&link_news, sizeof link_news) == 0;
+    struct gauges_page *p = page;
+    for (struct gauges_link told; links; wait_for_change(hears ? netlink : -1)) {
+        const int64_t now_ms = clock_ms();
+        links_look_at_adapters(links, now_ms, machine_root());
+        if (links_tell(links, now_ms, &told))
+            write_part(PART(p, adapters), now_ms, &told, sizeof told);
     }
     return NULL;
 }
@@ -230,6 +269,7 @@ int gauges_process(void *page, int end_fd)
     struct pollfd end = {.fd = end_fd, .events = POLLIN};
     struct ticks before = {0};
     apart_start(gpu_thread, page, 0);
+    apart_start(adapter_thread, page, 0);
     measure_host(page, &before);
     for (int wait_ms = FIRST_MS; poll(&end, 1, wait_ms) == 0; wait_ms = GAUGES_EVERY_MS)
         measure_host(page, &before);

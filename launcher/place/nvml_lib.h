@@ -14,7 +14,13 @@ struct nvml_pci {
     char bus_id[32]; /* "00000000:3B:00.0" */
 };
 
-enum { NVML_SUCCESS = 0, NVML_LINKS = 18, NVML_TEXT = 96, NVML_XID = 8 /* type of an event */ };
+enum {
+    NVML_SUCCESS = 0,
+    NVML_LINKS = 18,
+    NVML_TEXT = 96,
+    NVML_XID = 8,       /* type of an event */
+    NVML_RECOVERIES = 1 /* counter of an NVLink's errors: how often it had to be set up anew */
+};
 
 typedef struct nvml_events_opaque *nvml_events;
 
@@ -58,6 +64,7 @@ enum nvml_level {
     X(nvmlEventSetWait_v2, (nvml_events, struct nvml_event *, unsigned))                                               \
     X(nvmlDeviceGetTopologyCommonAncestor, (nvml_device, nvml_device, int *))                                          \
     X(nvmlDeviceGetNvLinkState, (nvml_device, unsigned, int *))                                                        \
+    X(nvmlDeviceGetNvLinkErrorCounter, (nvml_device, unsigned, unsigned, unsigned long long *))                        \
     X(nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvml_device, unsigned, struct nvml_pci *))
 
 struct nvml_lib {

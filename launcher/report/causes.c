@@ -1,12 +1,14 @@
-/* Finds why a worker ended: memory, GPUs, its own last words (causes.h). */
+/* Finds why a worker ended: memory, its own last words, GPUs and links of its machine (causes.h). */
 #include "launcher/report/causes.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "launcher/base/oom.h"
 #include "launcher/report/failure.h"
@@ -25,7 +27,28 @@ void causes_close(struct causes *c)
     kernel_log_close(&c->log);
 }
 
-void causes_read(struct causes *c, const struct failure_worker *all, int n)
+static const char *xid_text(unsigned xid)
+{
+    static const struct {
+        unsigned xid;
+        const char *text;
+    } known[] = {{13, "an exception in a kernel"},
+                 {31, "a page fault of its memory"},
+                 {48, "a double-bit error of its memory"},
+                 {63, "a row of its memory remapped"},
+                 {64, "a row of its memory that cannot be remapped"},
+                 {74, "an error of NVLink"},
+                 {79, "it has fallen off the bus"},
+                 {94, "a contained memory error"},
+                 {95, "an uncontained memory error"},
+                 {119, "its firmware does not answer"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].xid == xid)
+            return known[i].text;
+    return "see NVIDIA's list of Xids";
+}
+
+void causes_read(struct causes *c, const struct causes_machine *m, const struct failure_worker *all, int n)
 {
     pid_t *pids = calloc((size_t)n + 1, sizeof *pids);
     for (int i = 0; pids && i < n; i++)
@@ -33,6 +56,9 @@ void causes_read(struct causes *c, const struct failure_worker *all, int n)
     kernel_log_read(&c->log, pids, pids ? n : 0);
     c->log.n = 0; /* they go */
     free(pids);
+    c->machine = *m;
+    if (m->xid_ms && m->xid_ms >= c->round_ms && !c->log.xid[0]) /* the kernel's log says more */
+        snprintf(c->log.xid, sizeof c->log.xid, "Xid %u on %s: %s", m->xid, m->xid_pci, xid_text(m->xid));
 }
 
 /* --- memory */
@@ -151,49 +177,30 @@ const char *causes_words(const struct failure_worker *w, const char *message, co
     return found ? found : find_words(last_line, out);
 }
 
-/* --- GPUs */
+/* --- the machine */
 
 void causes_begin_round(struct causes *c)
 {
     kernel_log_read(&c->log, NULL, 0);
     c->log.xid[0] = '\0';
-}
-
-static const char *xid_text(unsigned xid)
-{
-    static const struct {
-        unsigned xid;
-        const char *text;
-    } known[] = {{13, "an exception in a kernel"},
-                 {31, "a page fault of its memory"},
-                 {48, "a double-bit error of its memory"},
-                 {63, "a row of its memory remapped"},
-                 {64, "a row of its memory that cannot be remapped"},
-                 {74, "an error of NVLink"},
-                 {79, "it has fallen off the bus"},
-                 {94, "a contained memory error"},
-                 {95, "an uncontained memory error"},
-                 {119, "its firmware does not answer"}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (known[i].xid == xid)
-            return known[i].text;
-    return "see NVIDIA's list of Xids";
-}
-
-void causes_note_xid(struct causes *c, unsigned xid, const char *pci)
-{
-    if (!c->log.xid[0]) /* the kernel's log says more */
-        snprintf(c->log.xid, sizeof c->log.xid, "Xid %u on %s: %s", xid, pci, xid_text(xid));
+    c->round_ms = clock_ms();
 }
 
 const char *causes_fault(const struct causes *c)
 {
-    return c->log.xid[0] ? c->log.xid : NULL;
+    const struct causes_machine *m = &c->machine;
+    const bool of_link = m->link_ms && (m->link_down || m->link_ms >= c->round_ms);
+    return c->log.xid[0] ? c->log.xid : of_link ? m->link : NULL;
 }
 
-const char *causes_earlier_faults(char out[CAUSES_TEXT_MAX])
+/* Whether a fault of a GPU was seen before this round. NULL: there is no driver. */
+static const char *earlier_xid(const struct causes_machine *m, char out[CAUSES_TEXT_MAX])
 {
     struct kernel_log whole;
+    if (m->xid_ms) {
+        snprintf(out, CAUSES_TEXT_MAX, "none in this round; before it Xid %u on %s", m->xid, m->xid_pci);
+        return out;
+    }
     if (access(NVIDIA, F_OK) < 0)
         return NULL;
     kernel_log_open(&whole, KERNEL_LOG, true);
@@ -205,5 +212,28 @@ const char *causes_earlier_faults(char out[CAUSES_TEXT_MAX])
     else
         snprintf(out, CAUSES_TEXT_MAX, "none");
     kernel_log_close(&whole);
+    return out;
+}
+
+const char *causes_xids(const struct causes *c, char out[CAUSES_XIDS_MAX])
+{
+    const char *remap = c->machine.remap_pci;
+    char earlier[CAUSES_TEXT_MAX];
+    const char *text = c->log.xid[0] ? c->log.xid : earlier_xid(&c->machine, earlier);
+    if (!text && !remap[0])
+        return NULL;
+    snprintf(out, CAUSES_XIDS_MAX, "%s%s%s", text ? text : "none",
+             remap[0] ? "; memory is to be remapped at the next reset of " : "", remap);
+    return out;
+}
+
+const char *causes_link(const struct causes *c, const struct failure_worker *w, char out[CAUSES_TEXT_MAX])
+{
+    const struct causes_machine *m = &c->machine;
+    const double before_s = (double)w->ended_ns / 1e9 - (double)m->link_ms / 1e3;
+    if (!m->link_ms)
+        return NULL;
+    snprintf(out, CAUSES_TEXT_MAX, "%s (seen %.1f s %s%s)", m->link, fabs(before_s), before_s < 0 ? "later" : "earlier",
+             m->link_ms < c->round_ms ? ", in another round" : "");
     return out;
 }

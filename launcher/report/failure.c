@@ -17,6 +17,7 @@
 
 /* Number of workers that a report names after the culprit; the rest is only counted. */
 #define OTHERS_MAX 32
+#define FAULTS_MAX 3 /* in the first line */
 
 bool failure_is(const struct failure_worker *w)
 {
@@ -87,11 +88,11 @@ static bool add_ending(cJSON *o, const struct failure_worker *w, const char *bec
 {
     const struct ending ending = w->ending;
     char text[ENDING_TEXT_MAX], whole[ENDING_TEXT_MAX + CAUSES_TEXT_MAX];
-    if (w->hung[0])
-        return cJSON_AddNumberToObject(o, "exit_code", EXIT_HUNG) && cJSON_AddStringToObject(o, "ending", w->hung);
-    snprintf(whole, sizeof whole, "%s%s", ending_text(ending, text, sizeof text), because ? because : "");
-    bool ok = cJSON_AddNumberToObject(o, "exit_code", ending_code(ending)) && add_text(o, "ending", whole);
-    if (ending.signaled)
+    snprintf(whole, sizeof whole, "%s%s", w->hung[0] ? w->hung : ending_text(ending, text, sizeof text),
+             because ? because : "");
+    bool ok = cJSON_AddNumberToObject(o, "exit_code", w->hung[0] ? EXIT_HUNG : ending_code(ending)) &&
+              add_text(o, "ending", whole);
+    if (ending.signaled && !w->hung[0])
         ok = ok && cJSON_AddStringToObject(o, "signal", signal_text(ending.value, text, sizeof text));
     return ok;
 }
@@ -110,8 +111,9 @@ cJSON *failure_describe(const struct failure_worker *w, const struct failure_wor
         add_text(o, "node", words->node) && add_ending(o, w, words->because) &&
         cJSON_AddNumberToObject(o, "time", words->time) && add_progress(o, words) && add_text(o, "gpu", words->gpu) &&
         add_text(o, "core", words->core) && add_text(o, "memory", words->memory) && add_text(o, "xid", words->xid) &&
-        add_text(o, "message", words->message) && add_text(o, "message_from", words->message_from) &&
-        (!words->tail || add_tail(o, words->tail)) && add_text(o, "stderr_late", words->tail_late))
+        add_text(o, "link", words->link) && add_text(o, "message", words->message) &&
+        add_text(o, "message_from", words->message_from) && (!words->tail || add_tail(o, words->tail)) &&
+        add_text(o, "stderr_late", words->tail_late))
         return o;
     cJSON_Delete(o);
     return NULL;
@@ -119,11 +121,19 @@ cJSON *failure_describe(const struct failure_worker *w, const struct failure_wor
 
 /* --- all of them */
 
-char *failure_encode(const cJSON *own, bool final)
+void failure_add_fault(cJSON *faults, const char *node, const char *fault)
+{
+    cJSON *o = fault && fault[0] ? cJSON_CreateObject() : NULL;
+    if (o && !(add_text(o, "node", node) && add_text(o, "fault", fault) && cJSON_AddItemToArray(faults, o)))
+        cJSON_Delete(o);
+}
+
+char *failure_encode(const cJSON *own, const char *fault, bool final)
 {
     cJSON *o = cJSON_CreateObject(), *list = cJSON_Duplicate(own, true);
     char *text = NULL;
-    if (o && list && cJSON_AddBoolToObject(o, "final", final) && cJSON_AddItemToObject(o, "failures", list)) {
+    if (o && list && cJSON_AddBoolToObject(o, "final", final) && add_text(o, "fault", fault) &&
+        cJSON_AddItemToObject(o, "failures", list)) {
         list = NULL;
         text = cJSON_PrintUnformatted(o);
     }
@@ -132,7 +142,7 @@ char *failure_encode(const cJSON *own, bool final)
     return text;
 }
 
-bool failure_merge(cJSON *all, const char *text, size_t n, bool *ret_final)
+bool failure_merge(cJSON *all, cJSON *faults, const char *node, const char *text, size_t n, bool *ret_final)
 {
     cJSON *o = n <= FAILURE_TEXT_MAX ? cJSON_ParseWithLength(text, n) : NULL;
     cJSON *theirs = cJSON_GetObjectItemCaseSensitive(o, "failures");
@@ -143,6 +153,8 @@ bool failure_merge(cJSON *all, const char *text, size_t n, bool *ret_final)
         if (json_int_or(w, "rank", -1) < 0 || !cJSON_AddItemToArray(all, w))
             cJSON_Delete(w);
     }
+    if (understood)
+        failure_add_fault(faults, node, json_str_or(o, "fault", ""));
     cJSON_Delete(o);
     return understood;
 }
@@ -241,6 +253,7 @@ static int render_culprit(const cJSON *o, struct buf *out)
     TRY(field(out, "core", json_str_or(o, "core", "")));
     TRY(field(out, "memory", json_str_or(o, "memory", "")));
     TRY(field(out, "xid", json_str_or(o, "xid", "")));
+    TRY(field(out, "link", json_str_or(o, "link", "")));
     return render_message(o, out);
 }
 
@@ -279,14 +292,30 @@ static int render_stderr(const cJSON *o, struct buf *out)
     return 0;
 }
 
+int failure_render_faults(const cJSON *faults, const char *but, struct buf *out)
+{
+    int shown = 0;
+    for (const cJSON *o = faults ? faults->child : NULL; o; o = o->next) {
+        if ((but && strcmp(json_str_or(o, "node", ""), but) == 0) || shown++ >= FAULTS_MAX)
+            continue;
+        TRY(buf_addstr(out, "; on "));
+        TRY(add_shown(out, json_str_or(o, "node", "")));
+        TRY(buf_addstr(out, ": "));
+        TRY(add_shown(out, json_str_or(o, "fault", "")));
+    }
+    return shown > FAULTS_MAX ? buf_printf(out, "; and on %d more", shown - FAULTS_MAX) : 0;
+}
+
 static int render_head(const struct failure_job *j, const cJSON *culprit, struct buf *out)
 {
     TRY(buf_printf(out, "crun: %s failed: ", j->program));
     if (culprit && !(j->cause[0] && strncmp(json_str_or(culprit, "ending", ""), "hung ", 5) == 0)) {
         TRY(buf_printf(out, "rank %d ", json_int_or(culprit, "rank", -1)));
         TRY(add_shown(out, json_str_or(culprit, "ending", "")));
+        TRY(failure_render_faults(j->faults, json_str_or(culprit, "node", ""), out));
     } else { /* for a hang it also says whether others wait in the same place */
         TRY(add_shown(out, j->cause));
+        TRY(failure_render_faults(j->faults, NULL, out));
     }
     TRY(buf_printf(out, "\n  job       %s, round %llu, ", j->run_id, (unsigned long long)j->round));
     if (j->restart_window > 0)
@@ -331,7 +360,9 @@ static cJSON *failure_tree(const struct failure_job *j, const cJSON *all, int ke
         cJSON_AddNumberToObject(o, "round", (double)j->round) && cJSON_AddNumberToObject(o, "restarts", j->restarts) &&
         cJSON_AddNumberToObject(o, "max_restarts", j->max_restarts) &&
         cJSON_AddNumberToObject(o, "exit_code", j->exit_code) && add_text(o, "cause", j->cause) &&
-        cJSON_AddNumberToObject(o, "unheard_nodes", j->unheard) && cJSON_AddItemToObject(o, "failures", list))
+        cJSON_AddNumberToObject(o, "unheard_nodes", j->unheard) &&
+        (!j->faults || !j->faults->child || cJSON_AddItemToObject(o, "faults", cJSON_Duplicate(j->faults, true))) &&
+        cJSON_AddItemToObject(o, "failures", list))
         return o;
     cJSON_Delete(list);
     cJSON_Delete(o);

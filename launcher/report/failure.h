@@ -38,6 +38,7 @@ struct failure_words {
     const char *core, *gpu;
     const char *because;           /* follows its ending (causes.h) */
     const char *xid;               /* what the driver of its GPUs reported */
+    const char *link;              /* what became of a link of its machine */
     const char *memory;            /* oom_kills_text(), if it was killed because memory ran out */
     const char *phase;             /* the phase that libcrun recorded; NULL: it does not use libcrun */
     int64_t step;                  /* the last that it finished, -1: none */
@@ -59,15 +60,24 @@ struct failure_job {
     int restarts, max_restarts;
     double restart_window; /* seconds; 0: all restarts count */
     int exit_code;
-    const char *cause; /* in the rendezvous' words, "": it gave none */
-    int culprit;       /* rank of the first failure according to the rendezvous, -1: none */
-    int unheard;       /* nodes of the round that reported nothing */
+    const char *cause;          /* in the rendezvous' words, "": it gave none */
+    int culprit;                /* rank of the first failure according to the rendezvous, -1: none */
+    int unheard;                /* nodes of the round that reported nothing */
+    const struct cJSON *faults; /* of machines: an array of failure_add_fault() */
 };
 
-/* Encode a node's failures, and whether more may follow. Freed by free(). NULL: no memory. */
-char *failure_encode(const struct cJSON *own, bool final);
-/* Append what another node reported; members that are not failures are left out. False: it cannot be parsed. */
-bool failure_merge(struct cJSON *all, const char *text, size_t n, bool *ret_final);
+/* Append that a node's machine had a fault: "eth0 went down". NULL: it had none. */
+void failure_add_fault(struct cJSON *faults, const char *node, const char *fault);
+/* "; on node2: eth0 went down" for the faults of all nodes but that one; NULL: of all. */
+int failure_render_faults(const struct cJSON *faults, const char *but, struct buf *out);
+
+/* Encode a node's failures, the fault of its machine (NULL: none), and whether more may follow. Freed by free(). NULL:
+ * no memory. */
+char *failure_encode(const struct cJSON *own, const char *fault, bool final);
+/* Append what a node reported; members that are not failures are left out. faults NULL: not wanted. False: it cannot
+ * be parsed. */
+bool failure_merge(struct cJSON *all, struct cJSON *faults, const char *node, const char *text, size_t n,
+                   bool *ret_final);
 
 /* Sort: the culprit first, the others by their nodes' clocks. */
 void failure_sort(struct cJSON *all, int culprit);

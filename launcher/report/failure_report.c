@@ -37,7 +37,6 @@ struct failure_report {
     struct failure_report_options o;
     struct failure_share *share;
     struct causes causes;
-    int64_t round_ms; /* when the round began */
     uv_timer_t *late; /* time-out for last words; allocated separately, because it closes after we are freed */
     bool is_late;
 };
@@ -158,34 +157,15 @@ static const char *last_line(const struct lines_tail *tail, struct buf *out)
     return line ? line + 1 : out->data;
 }
 
-/* Faults of this machine's GPUs, for the report's line `xid`. */
-static const char *find_faults(struct failure_report *f, char out[CAUSES_TEXT_MAX + 96])
-{
-    struct failure_gpu gpu = {0};
-    char earlier[CAUSES_TEXT_MAX];
-    const bool seen = f->o.gpu_faults && f->o.gpu_faults(f->o.arg, &gpu);
-    if (seen && gpu.xid_ms >= f->round_ms)
-        causes_note_xid(&f->causes, gpu.xid, gpu.pci);
-    const char *text = causes_fault(&f->causes) ? causes_fault(&f->causes) : causes_earlier_faults(earlier);
-    if (gpu.xid_ms > 0 && gpu.xid_ms < f->round_ms && !causes_fault(&f->causes)) {
-        snprintf(earlier, sizeof earlier, "none in this round; before it Xid %u on %s", gpu.xid, gpu.pci);
-        text = earlier;
-    }
-    if (!text && !gpu.remap_pci[0])
-        return NULL;
-    snprintf(out, CAUSES_TEXT_MAX + 96, "%s%s%s", text ? text : "none",
-             gpu.remap_pci[0] ? "; memory is to be remapped at the next reset of " : "", gpu.remap_pci);
-    return out;
-}
-
-/* The cause of a failure: first what memory or the worker's own words say, then faults of GPUs on its machine. */
+/* The cause of a failure: first what memory or the worker's own words say, then a fault of its machine. Of a worker
+ * that hung only that. */
 static const char *find_cause(struct failure_report *f, const struct failure_scene *now, const struct failure_worker *w,
                               const char *message, const struct lines_tail *tail, char out[CAUSES_TEXT_MAX])
 {
     struct buf lines = {0};
-    if (w->ending.oom)
+    if (w->ending.oom && !w->hung[0])
         return causes_memory(&f->causes, f->o.oom, w, now->workers, now->n, out);
-    const char *found = causes_words(w, message, last_line(tail, &lines), out);
+    const char *found = w->hung[0] ? NULL : causes_words(w, message, last_line(tail, &lines), out);
     buf_free(&lines);
     if (!found && causes_fault(&f->causes)) {
         snprintf(out, CAUSES_TEXT_MAX, ", after %.200s", causes_fault(&f->causes));
@@ -199,14 +179,15 @@ static cJSON *describe(struct failure_report *f, const struct failure_scene *now
 {
     const struct logmux_words *printed = logmux_words(f->o.mux, w->local_rank);
     struct virtual_rank device;
-    char because[CAUSES_TEXT_MAX], xid[CAUSES_TEXT_MAX + 96];
+    char because[CAUSES_TEXT_MAX], xid[CAUSES_XIDS_MAX], link[CAUSES_TEXT_MAX];
     char core[4096], memory[CGROUP_PATH_MAX + 128], output[FAILURE_OUTPUT_MAX], late[FAILURE_OUTPUT_MAX + 64];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
     find_message(f, w, printed, &words);
     find_progress(f->o.page(f->o.arg, w->local_rank), &words);
     words.core = core_text(printed, core, sizeof core)[0] ? core : NULL;
     words.memory = w->ending.oom ? oom_kills_text(f->o.oom, memory, sizeof memory) : NULL;
-    words.xid = with_tail ? find_faults(f, xid) : NULL;
+    words.xid = with_tail ? causes_xids(&f->causes, xid) : NULL;
+    words.link = with_tail ? causes_link(&f->causes, w, link) : NULL;
     words.because = find_cause(f, now, w, words.message, printed && printed->has_tail ? &printed->tail : NULL, because);
     words.gpu = find_gpu(w->local_rank, &device);
     words.tail = with_tail && printed && printed->has_tail ? &printed->tail : NULL;
@@ -224,7 +205,8 @@ static void append_own(struct failure_report *f, const struct failure_scene *now
 {
     const struct failure_worker *w = now->workers;
     unsigned after = 0;
-    causes_read(&f->causes, w, now->n);
+    const struct causes_machine machine = f->o.machine(f->o.arg);
+    causes_read(&f->causes, &machine, w, now->n);
     for (int found = 0; found < OWN_MAX; found++) {
         const struct failure_worker *next = NULL;
         for (int i = 0; i < now->n; i++)
@@ -266,7 +248,7 @@ static void send_own(struct failure_report *f, const struct failure_scene *now, 
     const bool knows_end_only = now->end->round != now->round->round;
     struct endpoint to;
     f->o.find_leader(f->o.arg, knows_end_only ? now->end : now->round, &to);
-    failure_share_send(f->share, now->end->round, &to, own, final);
+    failure_share_send(f->share, now->end->round, &to, own, causes_fault(&f->causes), final);
 }
 
 static bool send_and_wait(struct failure_report *f, const struct failure_scene *now, const cJSON *own)
@@ -326,17 +308,20 @@ static void publish(const struct failure_report *f, const struct failure_job *jo
 }
 
 /* Print one line, if this node has no failure to show; nothing if it has been printed already. */
-static void print_line(const struct failure_report *f, const struct failure_scene *now)
+static void print_line(const struct failure_report *f, const struct failure_scene *now, const cJSON *faults)
 {
     const struct rdzv_cause *c = &now->end->cause;
+    struct buf more = {0};
     if (now->exit_code == EXIT_UNKILLABLE || now->unstarted || *now->refused)
         return;
+    const char *seen = failure_render_faults(faults, NULL, &more) == 0 && more.len ? more.data : "";
     if (c->text[0] && c->rank >= 0)
-        logmux_print(f->o.mux, "the job failed: %s", c->text);
+        logmux_print(f->o.mux, "the job failed: %s%s", c->text, seen);
     else if (c->text[0])
-        logmux_print(f->o.mux, "the job failed: %s (exit code %d)", c->text, now->exit_code);
+        logmux_print(f->o.mux, "the job failed: %s (exit code %d)%s", c->text, now->exit_code, seen);
     else
-        logmux_print(f->o.mux, "the job ended with exit code %d", now->exit_code);
+        logmux_print(f->o.mux, "the job ended with exit code %d%s", now->exit_code, seen);
+    buf_free(&more);
 }
 
 static void print_all(const struct failure_report *f, const struct failure_scene *now, const struct failure_job *job,
@@ -347,7 +332,7 @@ static void print_all(const struct failure_report *f, const struct failure_scene
     if (all->child && failure_render(job, all, &text) == 0)
         logmux_print_text(f->o.mux, text.data);
     else
-        print_line(f, now);
+        print_line(f, now, job->faults);
     buf_free(&text);
 }
 
@@ -362,7 +347,7 @@ static int count_lost(const struct failure_report *f, const struct rdzv_news *ro
     return c->rank < 0 && c->exit_code == EXIT_UNAVAILABLE && strncmp(c->text, "node '", 6) == 0;
 }
 
-static void report(struct failure_report *f, const struct failure_scene *now, cJSON *all)
+static void report(struct failure_report *f, const struct failure_scene *now, cJSON *all, cJSON *faults)
 {
     const struct rdzv_news *end = now->end;
     const bool shared = is_shared(now), missed = has_missed_it(now);
@@ -376,13 +361,15 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
                               .restart_window = f->o.restart_window,
                               .exit_code = now->exit_code,
                               .cause = end->cause.text,
-                              .culprit = end->kind == RDZV_NEWS_END ? end->cause.rank : -1};
+                              .culprit = end->kind == RDZV_NEWS_END ? end->cause.rank : -1,
+                              .faults = faults};
     if (of_round && !now->unstarted) {
         wait_for_answers(f);
         append_own(f, now, all);
+        failure_add_fault(faults, f->o.node, causes_fault(&f->causes));
     }
     if ((shared || missed) && last->group_rank > 0 && send_and_wait(f, now, all)) {
-        print_line(f, now);
+        print_line(f, now, faults);
         failure_sort(all, job.culprit);
         write_files(f, &job, all, false);
         return;
@@ -390,7 +377,7 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
     if (missed && last->group_rank == 0)
         serve_missed(f, now);
     if ((shared || missed) && last->group_rank == 0)
-        job.unheard = failure_share_collect(f->share, count_lost(f, last, end), all);
+        job.unheard = failure_share_collect(f->share, count_lost(f, last, end), all, faults);
     failure_sort(all, job.culprit);
     print_all(f, now, &job, all);
     const bool of_job = (of_round || missed) && last->group_rank == 0;
@@ -409,13 +396,14 @@ static void send_nothing(struct failure_report *f, const struct failure_scene *n
 
 void failure_report_finish(struct failure_report *f, const struct failure_scene *now)
 {
-    cJSON *all = cJSON_CreateArray();
+    cJSON *all = cJSON_CreateArray(), *faults = cJSON_CreateArray();
     if (now->unstarted && !is_shared(now) && !has_missed_it(now)) /* printed already, and no other node needs it */
         send_nothing(f, now, all);
     else if (all)
-        report(f, now, all);
+        report(f, now, all, faults);
     else
-        print_line(f, now);
+        print_line(f, now, faults);
+    cJSON_Delete(faults);
     cJSON_Delete(all);
 }
 
@@ -443,7 +431,6 @@ void failure_report_begin_round(struct failure_report *f, int nodes)
 {
     failure_share_begin_round(f->share, nodes);
     causes_begin_round(&f->causes);
-    f->round_ms = clock_ms();
 }
 
 static void on_late_closed(uv_handle_t *h)

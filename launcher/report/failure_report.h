@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <uv.h>
 
+struct causes_machine;
 struct crun_page;
 struct endpoint;
 struct err;
@@ -26,12 +27,6 @@ struct rdzv_news;
  * missing. */
 #define FAILURE_WORDS_MS 1000
 #define FAILURE_OUTPUT_MAX 160
-
-struct failure_gpu {
-    int64_t xid_ms;
-    unsigned xid;
-    char pci[32], remap_pci[32];
-};
 
 struct failure_report_options { /* all of it is borrowed */
     uv_loop_t *loop;
@@ -52,9 +47,7 @@ struct failure_report_options { /* all of it is borrowed */
     const char *(*hang_text)(void *arg);                   /* of the hang that ended the round */
     /* The output process and its state, for people; returns out. */
     const char *(*output_text)(void *arg, char out[FAILURE_OUTPUT_MAX]);
-    /* Faults of this machine's GPUs that NVML has seen: the newest Xid, when (clock_ms(), 0: none) and on which GPU;
-     * a GPU with rows to be remapped, "": none. False: nothing. */
-    bool (*gpu_faults)(void *arg, struct failure_gpu *ret);
+    struct causes_machine (*machine)(void *arg);
     /* The address where group rank 0 of a round serves its store; on group rank 0: begin to serve. */
     void (*find_leader)(void *arg, const struct rdzv_news *news, struct endpoint *ret);
     int (*serve)(void *arg, const struct rdzv_news *news, struct err *e);

@@ -44,9 +44,9 @@ static void on_lost(void *arg, const char *why)
 }
 
 void failure_share_send(struct failure_share *s, uint64_t round, const struct endpoint *group_rank_0,
-                        const struct cJSON *own, bool final)
+                        const struct cJSON *own, const char *fault, bool final)
 {
-    s->refused = leader_link_tell(s->link, round, group_rank_0, failure_encode(own, final)) < 0;
+    s->refused = leader_link_tell(s->link, round, group_rank_0, failure_encode(own, fault, final)) < 0;
 }
 
 /* --- waiting */
@@ -112,7 +112,7 @@ int failure_share_receive(struct failure_share *s, const char *node, const char 
 {
     cJSON *list = cJSON_CreateArray();
     bool final;
-    const bool understood = list && failure_merge(list, text, n, &final);
+    const bool understood = list && failure_merge(list, NULL, node, text, n, &final);
     cJSON_Delete(list);
     struct failure_heard *h = understood ? find_or_add(s, node) : NULL;
     char *copy = h ? malloc(n) : NULL;
@@ -134,7 +134,7 @@ static int count_final(const struct failure_share *s)
     return n;
 }
 
-int failure_share_collect(struct failure_share *s, int lost, struct cJSON *all)
+int failure_share_collect(struct failure_share *s, int lost, struct cJSON *all, struct cJSON *faults)
 {
     bool final;
     start_wait(s);
@@ -143,7 +143,7 @@ int failure_share_collect(struct failure_share *s, int lost, struct cJSON *all)
     uv_timer_stop(&s->late);
     for (const struct failure_heard *h = s->heard; h; h = h->hh.next)
         if (h->text)
-            failure_merge(all, h->text, h->n, &final);
+            failure_merge(all, faults, h->node, h->text, h->n, &final);
     return s->others - (int)HASH_COUNT(s->heard);
 }
 

@@ -24,18 +24,18 @@ int failure_share_open(struct failure_share **ret, uv_loop_t *loop, const char *
 /* A round with so many nodes begins: forget reports of the one before. */
 void failure_share_begin_round(struct failure_share *s, int nodes);
 
-/* Send failures of this node to group rank 0, replacing those that are not sent yet; returns at once. final: no more
- * will follow. */
+/* Send failures of this node, and the fault of its machine (NULL: none), to group rank 0, replacing those that are not
+ * sent yet; returns at once. final: no more will follow. */
 void failure_share_send(struct failure_share *s, uint64_t round, const struct endpoint *group_rank_0,
-                        const struct cJSON *own, bool final);
+                        const struct cJSON *own, const char *fault, bool final);
 /* Wait until they are acknowledged; false: they will not be. */
 bool failure_share_wait_sent(struct failure_share *s);
 
 /* On group rank 0: handle what another node sent. 0; ERR_REFUSED. */
 int failure_share_receive(struct failure_share *s, const char *node, const char *text, size_t n);
-/* Wait for all nodes but `lost`, of which nothing can come, and append what they sent. Returns how many nodes sent
- * nothing. */
-int failure_share_collect(struct failure_share *s, int lost, struct cJSON *all);
+/* Wait for all nodes but `lost`, of which nothing can come, and append what they sent (failure_merge()). Returns how
+ * many nodes sent nothing. */
+int failure_share_collect(struct failure_share *s, int lost, struct cJSON *all, struct cJSON *faults);
 
 void failure_share_close(struct failure_share *s); /* NULL allowed; the loop must turn once more */
 

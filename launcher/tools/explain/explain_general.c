@@ -43,6 +43,9 @@ const struct explain_message explain_general[] = {
      "nvidia-smi; a newer driver, an older build; in containers --gpus all"},
     {"uncorrectable ECC error\nuncorrectable NVLink error\nfallen off the bus\nXid (PCI\nXid * on *",
      "the GPU or its link failed: hardware", "take the node out; dmesg has the Xid"},
+    {"after * went down\n; * went down",
+     "a link of this machine went down while the job ran: an adapter, a port, an NVLink",
+     "ip link, ibstat or nvidia-smi nvlink -s on that node: cable, switch port, driver; take the node out meanwhile"},
     {"waiting for clients\nwait timeout after * keys", "PyTorch's store: not all ranks came, or rank 0 is gone",
      "are all ranks started, with the same MASTER_ADDR and MASTER_PORT?"},
     /* --- the system */

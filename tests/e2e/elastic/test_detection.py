@@ -5,6 +5,7 @@ tests/bench/bench_detection.py.
 """
 import functools
 import os
+import pathlib
 import random
 import re
 import signal
@@ -14,7 +15,7 @@ import time
 import pytest
 
 from cluster import free_port, wait
-from processes import state
+from processes import children, state
 from support import BUILD, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "fault"))
@@ -422,3 +423,28 @@ def test_whatever_the_network_does(cluster, stamps, seed):
     cluster.finish(*nodes)
     for p in proxies:
         p.close()
+
+
+def looked(node):
+    """Its gauges process has looked at the links once: the thread for them waits for the kernel's news."""
+    for pid in children(node.pid):
+        if (pathlib.Path(f"/proc/{pid}/comm")).read_text() == "job-gauges\n":
+            calls = [(task / "syscall").read_text().split() for task in pathlib.Path(f"/proc/{pid}/task").iterdir() if task.name != str(pid)]
+            return any(call[0] == "7" and call[2:4] == ["0x1", "0x1388"] for call in calls)
+    return False
+
+
+def test_a_link_that_was_cut_is_named(cluster, net):
+    """By the node whose link it is, as soon as it knows the job's end."""
+    hosts = net.hosts[:2]
+    args = ["--nnodes", 2, "--rdzv_endpoint", f"{hosts[0].addr}:29400", "--rdzv_id", "job", "--rdzv_conf", QUICK]
+    own_sys = ["unshare", "-m", "sh", "-c", 'mount -t sysfs none /sys && exec "$@"', "sh"]
+    nodes = [cluster.node(*args, program=["sleep", "600"], prefix=h.prefix() + own_sys) for h in hosts]
+    for n in nodes:
+        wait("a look at the links", lambda n=n: looked(n))
+    hosts[1].cut()
+    codes = [n.wait() for n in nodes]
+    assert codes == [69, 69], texts(nodes)
+    assert "eth0 went down" not in nodes[0].text(), texts(nodes)
+    assert re.search(r"crun: nothing was heard of .*; the workers here were ended; eth0 went down\n", nodes[1].text()), texts(nodes)
+    assert re.search(r"crun: job 'job' is lost: .*; eth0 went down\n", nodes[1].text()), texts(nodes)

@@ -268,3 +268,14 @@ def test_a_fault_of_a_gpu_stands_in_the_first_line(crun):
             rc, _, err = crun.run(*at, *more, "sh", "-c", script, extra_env=env)
             assert rc in (134, 7) and f"crun: sh failed: rank 0 {first}\n" in err, err
             assert f"  xid       {line}; memory is to be remapped at the next reset of ffff:fa:00.0\n" in err, err
+
+
+def test_an_nvlink_that_went_down_stands_in_the_first_line(crun):
+    cut = crun.tmp / "cut"
+    script = f"""wait_for() {{ until grep -qs $1 {cut}.seen; do sleep 0.05; done; }}
+                 wait_for up; : >{cut}; wait_for down; exit 1"""
+    env = {"LD_LIBRARY_PATH": os.path.join(BUILD, "tests", "launcher"), "FAKE_NVML_LINK": str(cut)}
+    with Daemon() as d:
+        rc, _, err = crun.run("--rdzv-backend", "rendezvousd", "--rdzv-endpoint", d.address, "--rdzv-id", "x", "sh", "-c", script, extra_env=env)
+    assert rc == 1 and "crun: sh failed: rank 0 exited with code 1, after NVLink 1 of ffff:fa:00.0 went down\n" in err, err
+    assert "  link      NVLink 1 of ffff:fa:00.0 went down (seen 0." in err, err

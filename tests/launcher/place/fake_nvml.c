@@ -75,12 +75,30 @@ int nvmlDeviceGetMemoryInfo(nvml_device d, struct nvml_memory *ret)
     return NVML_SUCCESS;
 }
 
+/* FAKE_NVML_LINK: the second NVLink of the first GPU is down while that file is there. */
+static bool is_cut(void)
+{
+    return getenv("FAKE_NVML_LINK") && access(getenv("FAKE_NVML_LINK"), F_OK) == 0;
+}
+
+/* Who has looked at all links finds a line in a file beside it. */
+static void note_look(void)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s.seen", getenv("FAKE_NVML_LINK"));
+    FILE *file = fopen(path, "a");
+    fputs(is_cut() ? "down\n" : "up\n", file);
+    fclose(file);
+}
+
 /* FAKE_NVML_XID: the first GPU has a row to be remapped, the second falls off the bus once that file is there. Who asks
  * again knows it, and the file has a line. */
 int nvmlDeviceGetRemappedRows(nvml_device d, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
                               unsigned *failed)
 {
     *corrected = *uncorrected = *failed = 0;
+    if (getenv("FAKE_NVML_LINK") && index_of(d) == 0)
+        note_look();
     *pending = getenv("FAKE_NVML_XID") && index_of(d) == 0;
     return NVML_SUCCESS;
 }
@@ -122,8 +140,14 @@ int nvmlDeviceGetTopologyCommonAncestor(nvml_device a, nvml_device b, int *ret)
 
 int nvmlDeviceGetNvLinkState(nvml_device d, unsigned link, int *ret)
 {
-    *ret = link < 2 && index_of(d) < 2;
+    *ret = link < 2 && index_of(d) < 2 && !(index_of(d) == 0 && link == 1 && is_cut());
     return link < 4 ? NVML_SUCCESS : 3;
+}
+
+int nvmlDeviceGetNvLinkErrorCounter(nvml_device d, unsigned link, unsigned counter, unsigned long long *ret)
+{
+    *ret = 7;
+    return counter == NVML_RECOVERIES && link < 2 && index_of(d) < 2 ? NVML_SUCCESS : 3;
 }
 
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(nvml_device d, unsigned link, struct nvml_pci *ret)

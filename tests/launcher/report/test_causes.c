@@ -100,15 +100,50 @@ static void the_newest_fault_of_a_gpu_is_told(void **state)
         kernel_log_take(&c.log, "NVRM: Xid (PCI:");
         assert_string_equal(causes_fault(&c), lines[i][1]);
     }
-    causes_note_xid(&c, 13, "another"); /* the kernel says more */
+    struct causes_machine m = {.xid_ms = 2000, .xid = 13, .xid_pci = "0000:3b:00.0"};
+    c.round_ms = 1000;
+    causes_read(&c, &m, NULL, 0); /* the kernel says more */
     assert_string_equal(causes_fault(&c), lines[3][1]);
-    causes_begin_round(&c);
-    assert_null(causes_fault(&c));
-    causes_note_xid(&c, 79, "0000:3b:00.0");
+    c.log.xid[0] = '\0';
+    m.xid = 79;
+    causes_read(&c, &m, NULL, 0);
     assert_string_equal(causes_fault(&c), "Xid 79 on 0000:3b:00.0: it has fallen off the bus");
-    causes_begin_round(&c);
-    causes_note_xid(&c, 7, "0000:3b:00.0");
+    c.log.xid[0] = '\0';
+    m.xid = 7;
+    causes_read(&c, &m, NULL, 0);
     assert_string_equal(causes_fault(&c), "Xid 7 on 0000:3b:00.0: see NVIDIA's list of Xids");
+    causes_begin_round(&c);
+    char text[CAUSES_XIDS_MAX];
+    causes_read(&c, &m, NULL, 0); /* it came in a round before */
+    assert_null(causes_fault(&c));
+    assert_string_equal(causes_xids(&c, text), "none in this round; before it Xid 7 on 0000:3b:00.0");
+}
+
+static void a_link_counts_while_it_is_down_and_in_the_round_that_saw_it_change(void **state)
+{
+    const struct failure_worker w = {.ended_ns = INT64_C(5500000000)};
+    struct causes c = {.log = {.fd = -1}, .round_ms = 2000};
+    struct causes_machine m = {0};
+    char text[CAUSES_TEXT_MAX];
+    (void)state;
+    causes_read(&c, &m, NULL, 0);
+    assert_null(causes_fault(&c));
+    assert_null(causes_link(&c, &w, text));
+    m = (struct causes_machine){.link_ms = 3000, .link = "eth0 went down and came back"};
+    causes_read(&c, &m, NULL, 0);
+    assert_string_equal(causes_fault(&c), m.link);
+    assert_string_equal(causes_link(&c, &w, text), "eth0 went down and came back (seen 2.5 s earlier)");
+    c.round_ms = 4000;
+    assert_null(causes_fault(&c));
+    assert_string_equal(causes_link(&c, &w, text),
+                        "eth0 went down and came back (seen 2.5 s earlier, in another round)");
+    m.link_down = true;
+    causes_read(&c, &m, NULL, 0);
+    assert_string_equal(causes_fault(&c), m.link);
+    m.xid_ms = 5000;
+    m.xid = 74;
+    causes_read(&c, &m, NULL, 0);
+    assert_memory_equal(causes_fault(&c), "Xid 74 ", 7);
 }
 
 static void a_log_is_read_from_now_on_or_whole(void **state)
@@ -163,6 +198,7 @@ int main(void)
         cmocka_unit_test(the_kernel_says_how_full_it_was_and_who_held_most),
         cmocka_unit_test(where_the_kernel_cannot_be_read_others_are_measured),
         cmocka_unit_test(the_newest_fault_of_a_gpu_is_told),
+        cmocka_unit_test(a_link_counts_while_it_is_down_and_in_the_round_that_saw_it_change),
         cmocka_unit_test(a_log_is_read_from_now_on_or_whole),
         cmocka_unit_test(last_words_count_where_they_can_be_the_last),
     };

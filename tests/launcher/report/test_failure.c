@@ -67,9 +67,9 @@ static cJSON *one(const struct failure_worker *w, struct failure_words words)
 static void add(cJSON *all, const struct failure_worker *w, struct failure_words words)
 {
     cJSON *list = one(w, words);
-    char *text = failure_encode(list, true);
+    char *text = failure_encode(list, NULL, true);
     bool final = false;
-    assert_true(failure_merge(all, text, strlen(text), &final));
+    assert_true(failure_merge(all, NULL, "n", text, strlen(text), &final));
     assert_true(final);
     free(text);
     cJSON_Delete(list);
@@ -215,14 +215,14 @@ static void what_another_node_tells_is_bounded_and_checked(void **state)
     cJSON *all = cJSON_CreateArray();
     bool final;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_false(failure_merge(all, bad[i], strlen(bad[i]), &final));
+        assert_false(failure_merge(all, NULL, "n", bad[i], strlen(bad[i]), &final));
     static char long_text[FAILURE_TEXT_MAX + 1];
     memset(long_text, ' ', sizeof long_text);
     memcpy(long_text, "{\"failures\":[]}", 15);
-    assert_false(failure_merge(all, long_text, sizeof long_text, &final));
+    assert_false(failure_merge(all, NULL, "n", long_text, sizeof long_text, &final));
     static const char odd[] =
         "{\"failures\": [1, {}, {\"rank\": -3}, {\"rank\": 1e99}, {\"rank\": 4, \"host\": [], \"stderr\": [7]}]}";
-    assert_true(failure_merge(all, odd, strlen(odd), &final));
+    assert_true(failure_merge(all, NULL, "n", odd, strlen(odd), &final));
     assert_false(final);
     assert_int_equal(cJSON_GetArraySize(all), 1);
     renders(&job, all,
@@ -232,6 +232,57 @@ static void what_another_node_tells_is_bounded_and_checked(void **state)
             "  stderr    last lines:\n"
             "    | \n");
     cJSON_Delete(all);
+}
+
+static void faults_of_machines_stand_in_the_first_line(void **state)
+{
+    const struct failure_worker w = exited(3, 1, 1);
+    cJSON *all = one(&w, (struct failure_words){.host = "a", .because = ", after eth0 went down"});
+    cJSON *faults = cJSON_CreateArray(), *none = cJSON_CreateArray();
+    struct failure_job j = job;
+    bool final;
+    (void)state;
+    failure_add_fault(faults, "a", "eth0 went down");
+    failure_add_fault(faults, "b", NULL);
+    static const char *const others[] = {"port 1 of mlx5_0 went down", "Xid\x1b 79", "eth1 went down",
+                                         "eth2 went down"};
+    for (int i = 0; i < 4; i++) {
+        const char node[] = {(char)('c' + i), 0};
+        char *text = failure_encode(none, others[i], true);
+        assert_true(failure_merge(all, faults, node, text, strlen(text), &final));
+        free(text);
+    }
+    j.faults = faults;
+    renders(&j, all,
+            "crun: p failed: rank 3 exited with code 1, after eth0 went down; on c: port 1 of mlx5_0 went down; on d: "
+            "Xid? 79; on e: eth1 went down; and on 1 more\n"
+            "  job       j, round 2, 1 of 1 restarts used\n"
+            "  culprit   rank 3 (local rank 3), pid 103 on a\n"
+            "  stderr    (nothing)\n");
+    struct failure_worker hung = exited(3, 1, 0);
+    strcpy(hung.hung, "hung at step 9");
+    cJSON *stands = one(&hung, (struct failure_words){.host = "a", .because = ", after eth0 went down"});
+    assert_string_equal(cJSON_GetObjectItem(stands->child, "ending")->valuestring,
+                        "hung at step 9, after eth0 went down");
+    j.cause = "rank 3 has stood at step 9";
+    j.culprit = 3;
+    cJSON_DeleteItemFromArray(faults, 4);
+    cJSON_DeleteItemFromArray(faults, 3);
+    cJSON_DeleteItemFromArray(faults, 2);
+    renders(&j, stands,
+            "crun: p failed: rank 3 has stood at step 9; on a: eth0 went down; on c: port 1 of mlx5_0 went down\n"
+            "  job       j, round 2, 1 of 1 restarts used\n"
+            "  culprit   rank 3 (local rank 3), pid 103 on a\n"
+            "  stderr    (nothing)\n");
+    char *text = failure_json(&j, all);
+    cJSON *o = cJSON_Parse(text);
+    assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(o, "faults")), 2);
+    cJSON_Delete(o);
+    free(text);
+    cJSON_Delete(stands);
+    cJSON_Delete(all);
+    cJSON_Delete(faults);
+    cJSON_Delete(none);
 }
 
 static void a_tail_is_cut_at_a_line(void **state)
@@ -336,6 +387,7 @@ int main(void)
         cmocka_unit_test(a_hang_is_named_in_the_words_of_its_cause_and_has_no_signal),
         cmocka_unit_test(the_json_twin_says_the_same_and_is_utf8),
         cmocka_unit_test(what_another_node_tells_is_bounded_and_checked),
+        cmocka_unit_test(faults_of_machines_stand_in_the_first_line),
         cmocka_unit_test(a_tail_is_cut_at_a_line),
         cmocka_unit_test(a_core_is_where_the_pattern_says),
         cmocka_unit_test(endings_are_codes_as_a_shell_sees_them),
