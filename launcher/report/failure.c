@@ -294,12 +294,15 @@ static int render_stderr(const cJSON *o, struct buf *out)
 
 int failure_render_faults(const cJSON *faults, const char *but, struct buf *out)
 {
+    char host[256];
     int shown = 0;
     for (const cJSON *o = faults ? faults->child : NULL; o; o = o->next) {
         if ((but && strcmp(json_str_or(o, "node", ""), but) == 0) || shown++ >= FAULTS_MAX)
             continue;
+        const char *node = json_str_or(o, "node", ""); /* "node2+4711-5ddd": its host is enough for people */
+        snprintf(host, sizeof host, "%.*s", (int)strcspn(node, "+"), node);
         TRY(buf_addstr(out, "; on "));
-        TRY(add_shown(out, json_str_or(o, "node", "")));
+        TRY(add_shown(out, host));
         TRY(buf_addstr(out, ": "));
         TRY(add_shown(out, json_str_or(o, "fault", "")));
     }

@@ -68,7 +68,7 @@ struct failure_job {
 
 /* Append that a node's machine had a fault: "eth0 went down". NULL: it had none. */
 void failure_add_fault(struct cJSON *faults, const char *node, const char *fault);
-/* "; on node2: eth0 went down" for the faults of all nodes but that one; NULL: of all. */
+/* "; on node2: eth0 went down", by hosts, for the faults of all nodes but that one; NULL: of all. */
 int failure_render_faults(const struct cJSON *faults, const char *but, struct buf *out);
 
 /* Encode a node's failures, the fault of its machine (NULL: none), and whether more may follow. Freed by free(). NULL:

@@ -12,6 +12,7 @@ import pytest
 from crun_run import BUILD
 from daemon import Daemon
 from processes import pending, wait, watched
+from support import free_port
 
 
 def test_restarts_are_counted_and_every_rank_is_told(crun):
@@ -279,3 +280,17 @@ def test_an_nvlink_that_went_down_stands_in_the_first_line(crun):
         rc, _, err = crun.run("--rdzv-backend", "rendezvousd", "--rdzv-endpoint", d.address, "--rdzv-id", "x", "sh", "-c", script, extra_env=env)
     assert rc == 1 and "crun: sh failed: rank 0 exited with code 1, after NVLink 1 of ffff:fa:00.0 went down\n" in err, err
     assert "  link      NVLink 1 of ffff:fa:00.0 went down (seen 0." in err, err
+
+
+def test_an_nvlink_of_another_node_stands_there_too(crun):
+    cut, go = crun.tmp / "cut", crun.tmp / "go"
+    there = f"""wait_for() {{ until grep -qs $1 {cut}.seen; do sleep 0.05; done; }}
+                wait_for up; : >{cut}; wait_for down; : >{go}; exec sleep 600"""
+    at = ("--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "two")
+    other = crun.start(*at, "--node-rank", 1, "sh", "-c", there,
+                       extra_env={"LD_LIBRARY_PATH": os.path.join(BUILD, "tests", "launcher"), "FAKE_NVML_LINK": str(cut)})
+    p = crun.start(*at, "--node-rank", 0, "sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done; exit 3")
+    said = [q.communicate(timeout=90)[1].decode() for q in (p, other)]
+    assert (p.returncode, other.returncode) == (3, 3)
+    assert re.search(r"crun: sh failed: rank 0 exited with code 3; on \S+: NVLink 1 of ffff:fa:00.0 went down\n", said[0]), said
+    assert re.search(r"crun: the job failed: rank 0 on \S+ exited with code 3; on \S+: NVLink 1 of ffff:fa:00.0 went down\n", said[1]), said

@@ -247,7 +247,7 @@ static void faults_of_machines_stand_in_the_first_line(void **state)
     static const char *const others[] = {"port 1 of mlx5_0 went down", "Xid\x1b 79", "eth1 went down",
                                          "eth2 went down"};
     for (int i = 0; i < 4; i++) {
-        const char node[] = {(char)('c' + i), 0};
+        const char node[] = {(char)('c' + i), '+', '1', 0};
         char *text = failure_encode(none, others[i], true);
         assert_true(failure_merge(all, faults, node, text, strlen(text), &final));
         free(text);
