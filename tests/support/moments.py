@@ -117,7 +117,7 @@ def kill_at(crun, rng, victim, cgroup, memory):
     took = max(0, watched.finish() - start)
     p.communicate(timeout=60)
     # What crun is itself without its guardian is reaped by whoever adopts it; so are all, if neither half is left.
-    zombies = {pid: s for pid, s in states(seen - {p.pid, agent}).items() if s[0] == "Z" and s[1] not in ("crun", "job-deputy", "job-output")} if victim != "both" and agent else {}
+    zombies = {pid: s for pid, s in states(seen - {p.pid, agent}).items() if s[0] == "Z" and s[1] not in ("crun", "job-deputy", "job-gauges", "job-output")} if victim != "both" and agent else {}
     kill(*left)
     if victim != "both" and agent:
         assert crun.leftovers() == []
