@@ -21,10 +21,10 @@
 #include "common/base/numbers.h"
 #include "launcher/guard/procs.h"
 #include "launcher/hang/gather.h"
+#include "launcher/hang/ras_question.h"
 #include "launcher/hang/signs.h"
 #include "launcher/output/logmux.h"
 #include "launcher/witness/ras_addr.h"
-#include "launcher/witness/ras_client.h"
 #include "launcher/witness/witness.h"
 
 #define LOOKS 12 /* looks within the time without signs */
@@ -176,56 +176,6 @@ static void say_once(struct hang_witness *t, const char *text)
 
 static void act(struct hang_witness *t, enum witness_act what);
 
-/* What a thread asks. It has the job to itself, because reports of other nodes change ours meanwhile. */
-struct question {
-    struct ras_job job;
-    struct ras_answer answer; /* of version 0: none */
-    int asked;                /* addresses before the one that answered */
-    bool too_old;
-};
-
-static void free_question(void *more)
-{
-    struct question *q = more;
-    ras_answer_free(&q->answer);
-    free(q->job.processes);
-    free(q->job.places);
-    free(q);
-}
-
-/* Is it an answer for this job? */
-static int read_ras(struct question *q, const struct buf *text, struct err *e)
-{
-    struct err why;
-    if (ras_answer_read(text, &q->job, &q->answer, &why) < 0)
-        return err_set(e, ERR_CORRUPT, "that is not NCCL's RAS: %.120s", why.text);
-    if (q->answer.ours > 0 || q->answer.strangers == 0)
-        return 0;
-    ras_answer_free(&q->answer);
-    return err_set(e, ERR_REFUSED, "the RAS there knows no process of this job");
-}
-
-/* On a thread: ask the addresses in path until one answers; why: the last one's reason. */
-static void look_at_ras(struct gathered *v, const atomic_bool *cancel)
-{
-    struct question *q = v->more;
-    const int64_t end_ms = clock_deadline(RAS_QUESTION_MS);
-    struct err e;
-    char *save;
-    v->text.max = RAS_ANSWER_MAX;
-    for (char *at = strtok_r(v->path, " ", &save); at && clock_left(end_ms) > 0; at = strtok_r(NULL, " ", &save)) {
-        int rc = ras_ask(at, end_ms, cancel, &v->text, &e);
-        q->too_old = rc == -EPROTONOSUPPORT;
-        rc = rc < 0 ? rc : read_ras(q, &v->text, &e);
-        if (rc == 0)
-            return;
-        snprintf(v->why, sizeof v->why, "%.40s: %.200s", at, e.text);
-        if (q->too_old)
-            return;
-        q->asked++;
-    }
-}
-
 static void end_question(struct hang_witness *t)
 {
     gather_drop(t->question);
@@ -236,12 +186,13 @@ static void on_asked(void *arg)
 {
     struct hang_witness *t = arg;
     struct gather *g = t->question;
-    struct question *q = gather_at(g, 0)->more;
+    const char *why;
+    struct ras_question *q = ras_question_result(g, &why);
     char old[80];
     t->question = NULL;
     if (q->answer.version == 0) {
         witness_miss(&t->m, clock_ns(), q->too_old);
-        say_once(t, gather_at(g, 0)->why);
+        say_once(t, why);
     } else {
         struct ras_answer a = q->answer;
         const bool is_old = a.version < RAS_LEAST_VERSION;
@@ -272,24 +223,12 @@ static char *addresses(const struct hang_witness *t)
 
 static void ask(struct hang_witness *t)
 {
-    const struct gather_options o = {
-        .loop = t->watch->o.loop, .threads = 1, .look = look_at_ras, .done = on_asked, .arg = t};
-    struct question *q = calloc(1, sizeof *q);
+    const struct gather_options o = {.loop = t->watch->o.loop, .threads = 1, .done = on_asked, .arg = t};
     add_own(t);
     end_question(t);
-    t->question = gather_new(1);
-    if (q && t->question && ras_job_copy(&q->job, &t->job) == 0) {
-        struct gathered *v = gather_at(t->question, 0);
-        v->path = addresses(t);
-        v->more = q;
-        v->free_more = free_question;
-        if (v->path && gather_start(t->question, &o, NULL) == 0)
-            return;
-    } else if (q) {
-        free_question(q);
-    }
-    end_question(t);
-    witness_miss(&t->m, clock_ns(), false);
+    t->question = ras_question_start(addresses(t), &t->job, &o);
+    if (!t->question)
+        witness_miss(&t->m, clock_ns(), false);
 }
 
 static void on_named(struct hang_witness *t)
