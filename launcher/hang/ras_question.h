@@ -1,5 +1,5 @@
-/* A question to NCCL's RAS, asked on a thread of gather.h: the addresses of a node's workers in turn, until one gives an
- * answer that is about this job. */
+/* A question to NCCL's RAS, asked on a thread of gather.h: the addresses of a node's workers in turn, until one gives
+ * an answer that is about this job. */
 #ifndef CRUN_LAUNCHER_RAS_QUESTION_H
 #define CRUN_LAUNCHER_RAS_QUESTION_H
 

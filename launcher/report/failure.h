@@ -82,8 +82,8 @@ bool failure_merge(struct cJSON *all, struct cJSON *faults, const char *node, co
 /* Sort: the culprit first, the others by their nodes' clocks. */
 void failure_sort(struct cJSON *all, int culprit);
 
-/* The first of a sorted array, if it is the rank that the rendezvous blames. That rank may have reported nothing, because
- * its node died: NULL. */
+/* The first of a sorted array, if it is the rank that the rendezvous blames. That rank may have reported nothing,
+ * because its node died: NULL. */
 const struct cJSON *failure_culprit(const struct failure_job *j, const struct cJSON *all);
 
 /* Write the report of a sorted array as text with newlines. */
