@@ -119,10 +119,10 @@ def two_ranks(shapes, out, *args, env=None):
 ROUNDING, FLIPS = 1e-4, 1e-2
 
 
-def expect_same_gradient(one, two):
+def expect_same_gradient(one, two, bounds=(("momentum.fc.", ROUNDING), ("momentum.", FLIPS))):
     a, b = load(newest(one) / "train.safetensors"), load(newest(two) / "train.safetensors")
     assert a.keys() == b.keys()
-    for part, bound in (("momentum.fc.", ROUNDING), ("momentum.", FLIPS)):
+    for part, bound in bounds:
         x, y = (np.concatenate([t[k].astype(np.float64).ravel() for k in sorted(t) if k.startswith(part)]) for t in (a, b))
         apart = np.linalg.norm(x - y) / np.linalg.norm(y)
         print(f"\nrelative difference of {part}: {apart:.2e}, bound {bound:g}")
@@ -208,3 +208,53 @@ def test_stages_whose_messages_nccl_sends_have_one_ranks_gradient(nccl, shapes, 
     expect_same_gradient(tmp_path / "out", two_parts)
     p = two_nccl_ranks(shapes, tmp_path / "graphs", two_hosts, *options, "--max-steps", 6)
     assert p.returncode == 0, p.stdout + p.stderr
+
+
+# A GPT-2 whose ranks share blocks: 5 heads and 257 tokens, which two do not divide. It has no ReLU.
+NET = "set width=240 layers=2 heads=5 context=128 vocabulary=257\n"
+SHARED = ["blocks", 1]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Options of a small model on the bytes of a text."""
+    out = tmp_path_factory.mktemp("text")
+    (out / "small.net").write_text((ROOT / "worker/model/nets/gpt2.net").read_text() + NET)
+    (out / "text").write_bytes(b"".join(f.read_bytes() for f in sorted((ROOT / "docs/guide").glob("*.md"))))
+    p = run(TRAINER, "make-data", "text", "--text", out / "text", "--out", out / "set")
+    assert p.returncode == 0, p.stderr
+    return ["--train-data", out / "set", "--arch", out / "small.net", "--batch-size", 8, "--lr", 0.02, "--lr-policy", "fixed", "--seed", 5, "--device", "cuda",
+            "--weight-decay", 0]
+
+
+PLAIN = ["--amp", "off", "--no-tf32", "--no-autotune", "--max-steps", 1]
+
+
+@pytest.fixture(scope="module")
+def one_rank_of_text(text, tmp_path_factory):
+    out = tmp_path_factory.mktemp("one")
+    p = run(TRAINER, *text, *PLAIN, "--checkpoint-dir", out, timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return out
+
+
+def shared(text, dim, *args, env=()):
+    p = run_ranks(CRUN, "--standalone", "--nproc_per_node", 2, *env, TRAINER, *text, "--model-parallel-size", 2, "--model-parallel-dim", dim, *ONE_GPU, "--print-freq", 1,
+                  "--comm-timeout", COMM_TIMEOUT, "--log-level", "info", *args)
+    if p.returncode != 0 and "uplicate GPU" in p.stdout + p.stderr:
+        pytest.skip("NCCL sees through it and refuses the GPU twice: " + (p.stdout + p.stderr)[-400:])
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
+@pytest.mark.parametrize("dim", SHARED)
+def test_blocks_that_two_ranks_share_through_host_memory_have_one_ranks_gradient(gpu, text, tmp_path, one_rank_of_text, dim):
+    shared(text, dim, "--comm", "gloo", *PLAIN, "--checkpoint-dir", tmp_path)
+    expect_same_gradient(tmp_path, one_rank_of_text, [("momentum.", ROUNDING)])
+
+
+@pytest.mark.parametrize("dim", SHARED)
+def test_blocks_that_two_nccl_ranks_share_have_one_ranks_gradient(nccl, text, tmp_path, one_rank_of_text, two_hosts, dim):
+    shared(text, dim, "--comm", "nccl", *PLAIN, "--checkpoint-dir", tmp_path / "out", env=two_hosts)
+    expect_same_gradient(tmp_path / "out", one_rank_of_text, [("momentum.", ROUNDING)])
+    shared(text, dim, "--comm", "nccl", "--max-steps", 8, "--log-dir", tmp_path / "halves", env=two_hosts)  # captured, and launched again
+    assert np.isfinite(losses(tmp_path / "halves")).all()

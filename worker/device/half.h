@@ -31,7 +31,8 @@ bool half_tensor(const struct program *p, const struct plan_options *o, int tens
 bool half_weight(const struct program *p, const struct plan_options *o, int param);
 
 /* What op asks of its group: `times` calls over so many bytes, those of all ranks together. What is gathered is as it
- * is stored; sums are wide, `real` bytes a value. */
+ * is stored; sums are wide, `real` bytes a value. A head calls for each HEAD_ROWS rows; a GPU, which takes more of them
+ * at once, less often. */
 struct half_call {
     enum op_call call;
     int times;

@@ -46,7 +46,7 @@ enum op_kind {
     OP_KINDS
 };
 
-enum { HEAD_ROWS = 1024 }; /* whose logits HEAD has at a time, and combines over a group at once */
+enum { HEAD_ROWS = 1024 }; /* whose logits HEAD has at a time on a host device, and combines over a group at once */
 
 enum op_call { CALL_NONE, CALL_GATHER, CALL_SCATTER, CALL_SUM, CALL_MAX };
 /* What the time of an op goes to: nothing that counts; memory traffic; a product of matrices, which makes the result,

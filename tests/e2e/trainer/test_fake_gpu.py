@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from metrics_file import loss_curve, steps_of
-from support import BUILD, CRUN, TRAINER, free_port, run, worker_pid
+from support import BUILD, CRUN, ROOT, TRAINER, free_port, run, worker_pid
 from tensors import newest
 
 pytestmark = pytest.mark.gpu_emulated
@@ -122,6 +122,25 @@ def test_ranks_that_share_state_or_a_layer_train_as_one(data, tmp_path, options)
     train(data, tmp_path / "two", "--comm", "gloo", "--sync-bn", "--ema", 0.9, "--clip-grad-norm", 0.5, *options, launch=two, gpus=2)
     train(data, tmp_path / "one", "--sync-bn", "--ema", 0.9, "--clip-grad-norm", 0.5, *(options[2:] if "--accumulate" in options else options[-2:]))
     assert apart(tmp_path / "two", tmp_path / "one") < 1e-5
+
+
+@pytest.mark.parametrize("options", [["--model-parallel-dim", "blocks"], ["--model-parallel-dim", 1, "--zero", 1], ["--model-parallel-dim", 1, "--amp", "bf16"]])
+def test_blocks_that_ranks_share_train_as_one(tmp_path, options):
+    """3 heads and 101 tokens, which two ranks do not divide."""
+    net, tokens = tmp_path / "small.net", tmp_path / "tokens.bin"
+    net.write_text((ROOT / "worker/model/nets/gpt2.net").read_text() + "set width=24 layers=2 heads=3 context=16 vocabulary=101 dropout=0.1\n")
+    tokens.write_bytes(np.random.default_rng(1).integers(0, 101, 16 * 40 + 1).astype("<u2").tobytes())
+    half = options[2:] if "--amp" in options else []
+
+    def go(out, *args, launch=()):
+        p = run(*launch, TRAINER, "--train-data", tokens, "--test-data", tokens, "--token-bytes", 2, "--arch", net, "--batch-size", 4, "--max-steps", 4, "--lr", 1e-2,
+                "--lr-policy", "fixed", "--seed", 3, "--device", "cuda", "--log-dir", tmp_path / out, *half, *args, env=env(2))
+        assert p.returncode == 0, p.stdout + p.stderr
+        return float(re.search(r"\* loss ([\d.]+)", p.stdout)[1])
+
+    tested = go("two", "--comm", "gloo", "--model-parallel-size", 2, *(options if not half else options[:2]), launch=[CRUN, "--standalone", "--nproc_per_node", 2])
+    bound = 1e-3 if half else 1e-5
+    assert abs(go("one") - tested) < bound and apart(tmp_path / "two", tmp_path / "one") < bound
 
 
 @pytest.mark.parametrize("options", [["--schedule", "gpipe", "--recompute"], ["--schedule", "interleaved", "--amp", "fp16", "--loss-scale", 128]])

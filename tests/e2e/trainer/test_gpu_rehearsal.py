@@ -20,7 +20,8 @@ WRITTEN = ROOT / "tests/worker/device/cuda/h200.json"
 SMALL = {"test_gpu_recovery.py": ["--arch", "convnet", "--image-size", "28"]}
 STANDIN = f"""#!{sys.executable}
 import json, os, sys
-trainer, args, more = {str(TRAINER)!r}, sys.argv[1:], os.environ["REHEARSED_NETWORK"].split()
+trainer, args = {str(TRAINER)!r}, sys.argv[1:]
+more = [] if any(a.endswith(".net") for a in args) else os.environ["REHEARSED_NETWORK"].split()
 if args[0] == "gpu-info":
     print(json.dumps({{"nccl": True, "gpus": [{{"description": "a stand-in", "properties": json.load(open({str(WRITTEN)!r}))}}]}}))
     sys.exit()

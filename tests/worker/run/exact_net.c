@@ -93,14 +93,6 @@ int exact_net(struct program **ret, const struct split *s, struct err *e)
     return program_differentiate(*ret, e);
 }
 
-int exact_net_aligned(struct program **ret, const struct split *s, size_t elements, struct err *e)
-{
-    *ret = build_net(s);
-    if (elements)
-        program_align(*ret, elements);
-    return program_differentiate(*ret, e);
-}
-
 int exact_frozen(struct program **ret, const struct split *s, const char *factors, struct err *e)
 {
     *ret = build_net(s);
@@ -108,7 +100,8 @@ int exact_frozen(struct program **ret, const struct split *s, const char *factor
     return program_differentiate(*ret, e);
 }
 
-int exact_positions(struct program **ret, const struct split *s, const char *factors, struct err *e)
+static int build_positions(struct program **ret, const struct split *s, const char *factors, size_t align,
+                           struct err *e)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
     const struct model_options o = {.arch = "positions",
@@ -116,15 +109,43 @@ int exact_positions(struct program **ret, const struct split *s, const char *fac
                                     .classes = CLASSES,
                                     .input = input_pictures(3, SIDE, SIDE, mean, std),
                                     .split = *s,
+                                    .align = align,
                                     .factors = factors};
     return model_build(ret, &o, e);
 }
 
-int exact_text(struct program **ret, const struct split *s, bool tied, const char *factors, struct err *e)
+static int build_text(struct program **ret, const struct split *s, bool tied, const char *factors, size_t align,
+                      struct err *e)
 {
     char with_head[sizeof text + 16];
     snprintf(with_head, sizeof with_head, "%s%s\n", text, tied ? " tied=wte" : "");
-    const struct model_options o = {
-        .arch = "text", .text = with_head, .input = input_tokens(8, CLASSES), .split = *s, .factors = factors};
+    const struct model_options o = {.arch = "text",
+                                    .text = with_head,
+                                    .input = input_tokens(8, CLASSES),
+                                    .split = *s,
+                                    .align = align,
+                                    .factors = factors};
     return model_build(ret, &o, e);
+}
+
+int exact_positions(struct program **ret, const struct split *s, const char *factors, struct err *e)
+{
+    return build_positions(ret, s, factors, 0, e);
+}
+
+int exact_text(struct program **ret, const struct split *s, bool tied, const char *factors, struct err *e)
+{
+    return build_text(ret, s, tied, factors, 0, e);
+}
+
+int exact_aligned(struct program **ret, enum exact_kind kind, const struct split *s, size_t elements, struct err *e)
+{
+    if (kind == EXACT_POSITIONS)
+        return build_positions(ret, s, NULL, elements, e);
+    if (kind != EXACT_RESIDUAL)
+        return build_text(ret, s, kind == EXACT_TIED, NULL, elements, e);
+    *ret = build_net(s);
+    if (elements)
+        program_align(*ret, elements);
+    return program_differentiate(*ret, e);
 }

@@ -16,7 +16,8 @@ int exact_positions(struct program **ret, const struct split *s, const char *fac
 int exact_text(struct program **ret, const struct split *s, bool tied, const char *factors, struct err *e);
 int exact_net(struct program **ret, const struct split *s, struct err *e);
 int exact_frozen(struct program **ret, const struct split *s, const char *factors, struct err *e);
-/* Parameters padded to a multiple of so many elements (program_align()). */
-int exact_net_aligned(struct program **ret, const struct split *s, size_t elements, struct err *e);
+/* Any of them, with parameters padded to a multiple of so many elements (program_align()), 0: as it is without. */
+enum exact_kind { EXACT_RESIDUAL, EXACT_POSITIONS, EXACT_TEXT, EXACT_TIED };
+int exact_aligned(struct program **ret, enum exact_kind kind, const struct split *s, size_t elements, struct err *e);
 
 #endif

@@ -1,18 +1,16 @@
 /* Ops of models that a tensor group shares (program/split.h). Rows of a rank lie side by side, so what is gathered or
  * scattered travels as it lies. */
-#include <errno.h>
-
 #include "worker/device/cuda/plan.h"
 
-/* A call of the plan's group that reads buffer a and writes buffer b. */
-static int emit_call(struct cuda_plan *pl, int i, size_t n, enum dtype type, int a, int b, struct err *e)
+int emit_call(struct cuda_plan *pl, int i, enum op_call call, size_t n, enum dtype type, int a, int b, struct err *e)
 {
-    const enum op_kind kind = pl->p->ops[i].kind;
+    static const char *const labels[] = {
+        [CALL_GATHER] = "gather", [CALL_SCATTER] = "scatter", [CALL_SUM] = "sum", [CALL_MAX] = "max"};
     struct step *s;
     TRY(a);
     TRY(b);
-    TRY(cuda_plan_step(pl, STEP_GROUP, op_name(kind), i, &s, e));
-    s->group.call = op_facts(kind)->call;
+    TRY(cuda_plan_step(pl, STEP_GROUP, labels[call], i, &s, e));
+    s->group.call = call;
     s->group.n = n;
     s->group.type = type;
     pl->calls = true;
@@ -24,8 +22,8 @@ static int emit_call(struct cuda_plan *pl, int i, size_t n, enum dtype type, int
 int emit_combined(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    return emit_call(pl, i, cuda_plan_elements(pl, op->in[0]), pl->types[op->in[0]], cuda_plan_value(pl, op->in[0], e),
-                     cuda_plan_value(pl, op->out, e), e);
+    return emit_call(pl, i, op_facts(op->kind)->call, cuda_plan_elements(pl, op->in[0]), pl->types[op->in[0]],
+                     cuda_plan_value(pl, op->in[0], e), cuda_plan_value(pl, op->out, e), e);
 }
 
 /* The sum is rounded once, when it is whole. */
@@ -36,15 +34,10 @@ int emit_scatter(struct cuda_plan *pl, int i, struct err *e)
     const enum dtype type = pl->types[op->out];
     const int y = cuda_plan_value(pl, op->out, e),
               sum = type == DT_F32 ? y : cuda_plan_buffer(pl, n * sizeof(float), false, e);
-    struct step *s;
     TRY(y);
-    TRY(emit_call(pl, i, n, DT_F32, cuda_plan_value(pl, op->in[0], e), sum, e));
-    if (sum == y)
-        return 0;
-    TRY(emit_kernel(pl, KERNEL_CONVERT, "round", i, &s, e));
-    s->args.as_KERNEL_CONVERT = (struct k_convert){.n = n, .from = DT_F32, .to = type};
-    TRY(cuda_plan_use(pl, sum, 0, &s->args.as_KERNEL_CONVERT.in, e));
-    return cuda_plan_use(pl, y, 0, &s->args.as_KERNEL_CONVERT.out, e);
+    TRY(emit_call(pl, i, CALL_SCATTER, n, DT_F32, cuda_plan_value(pl, op->in[0], e), sum, e));
+    return sum == y ? 0
+                    : emit_convert(pl, i, "round", (struct k_convert){.n = n, .from = DT_F32, .to = type}, sum, y, e);
 }
 
 /* Channels of rows: channels last, a row is a pixel; planes: all of a sample. */
@@ -73,7 +66,16 @@ int emit_labels(struct cuda_plan *pl, int i, struct err *e)
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_LABELS, "labels", i, &s, e));
     struct k_labels *a = &s->args.as_KERNEL_LABELS;
-    *a = (struct k_labels){.n = pl->o.batch, .labels = pl->labels};
+    *a = (struct k_labels){.n = pl->o.batch * (int)input_row_labels(&pl->p->input), .labels = pl->labels};
+    return emit_use(pl, pl->p->ops[i].out, &a->out, e);
+}
+
+int emit_numbers(struct cuda_plan *pl, int i, struct err *e)
+{
+    struct step *s;
+    TRY(emit_kernel(pl, KERNEL_NUMBERS, "numbers", i, &s, e));
+    struct k_numbers *a = &s->args.as_KERNEL_NUMBERS;
+    *a = (struct k_numbers){.n = pl->o.batch, .numbers = pl->numbers};
     return emit_use(pl, pl->p->ops[i].out, &a->out, e);
 }
 
@@ -85,8 +87,11 @@ int emit_part(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
     struct step *s;
     TRY(emit_kernel(pl, k, op_name(op->kind), i, &s, e));
     struct k_xent_part *a = &s->args.as_KERNEL_XENT_TOP; /* a union: all four are alike */
+    const int logits = parts ? 0 : pl->p->tensors[op->in[0]].c;
     *a = (struct k_xent_part){.n = cuda_plan_view(pl, op->out).n,
-                              .k = parts ? 0 : pl->p->tensors[op->in[0]].c,
+                              .k = logits,
+                              .stride = (size_t)logits,
+                              .grad_stride = (size_t)logits,
                               .first = op->first,
                               .classes = pl->p->classes,
                               .grad_type = pl->types[op->out],
@@ -100,16 +105,19 @@ int emit_part(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
     return parts ? emit_metrics(pl, i, pl->o.batch, e) : 0;
 }
 
+/* The sum over a group stays wide until its bias is added, and is then rounded. */
 int emit_bias_op(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    const int x = cuda_plan_value(pl, op->in[0], e), y = cuda_plan_value(pl, op->out, e);
+    const enum dtype from = pl->types[op->in[0]], to = pl->types[op->out];
+    const size_t n = cuda_plan_elements(pl, op->out);
+    const int x = cuda_plan_value(pl, op->in[0], e), y = cuda_plan_value(pl, op->out, e),
+              wide = from == to ? y : cuda_plan_buffer(pl, n * dtype_size(from), false, e);
     TRY(x);
     TRY(y);
-    if (pl->types[op->in[0]] != pl->types[op->out])
-        return err_set(e, -ENOTSUP, "the cuda device adds a bias to %s, but the sum would be %s",
-                       dtype_name(pl->types[op->in[0]]), dtype_name(pl->types[op->out]));
-    return emit_vector(pl, i, op->param[0], x, y, pl->types[op->out], e);
+    TRY(wide);
+    TRY(emit_vector(pl, i, op->param[0], x, wide, from, e));
+    return wide == y ? 0 : emit_convert(pl, i, "round", (struct k_convert){.n = n, .from = from, .to = to}, wide, y, e);
 }
 
 int emit_bias_bwd(struct cuda_plan *pl, int i, struct err *e)

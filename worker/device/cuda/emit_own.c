@@ -144,6 +144,8 @@ int emit_op(struct cuda_plan *pl, int i, struct err *e)
         return emit_bias_bwd(pl, i, e);
     case OP_LABELS:
         return emit_labels(pl, i, e);
+    case OP_NUMBERS:
+        return emit_numbers(pl, i, e);
     case OP_XENT_TOP:
         return emit_part(pl, i, KERNEL_XENT_TOP, e);
     case OP_XENT_SUMS:
@@ -187,8 +189,7 @@ int emit_op(struct cuda_plan *pl, int i, struct err *e)
     case OP_DROP:
     case OP_DROP_BWD:
     case OP_MUL:
-    case OP_BN:      /* above, too */
-    case OP_NUMBERS: /* refused (plan.c) */
+    case OP_BN: /* above, too */
     case OP_KINDS:
         break;
     }

@@ -120,9 +120,10 @@ bool emit_is_chained(const struct cuda_plan *pl, enum op_kind k)
                           k == OP_ACT_BWD || k == OP_SCALE || k == OP_DROP || k == OP_DROP_BWD);
 }
 
-/* The ops of a chain, with the buffers of what they read besides the value that comes from the one before. */
+/* The ops of a chain, with the buffers of what they read besides the value that comes from the one before; rows: of the
+ * numbers of a group's samples. */
 struct chain {
-    int op[FUSE_CHAIN_MAX], with[FUSE_CHAIN_MAX], by[FUSE_CHAIN_MAX];
+    int op[FUSE_CHAIN_MAX], with[FUSE_CHAIN_MAX], by[FUSE_CHAIN_MAX], rows[FUSE_CHAIN_MAX];
     int n, x;
 };
 
@@ -145,9 +146,12 @@ static int put_together(struct cuda_plan *pl, int last, struct chain *c, struct 
         from = op;
         if (does_nothing(pl, op))
             continue;
+        const bool draws = link_kind(op->kind) == LINK_DROP;
         c->op[c->n++] = i;
-        c->with[k] = emit_as_type(pl, last, other, type, e);
+        c->with[k] = emit_as_type(pl, last, draws ? -1 : other, type, e);
         TRY(c->with[k] < NO_BUFFER ? c->with[k] : 0);
+        c->rows[k] = emit_as_type(pl, last, draws ? op->in[1] : -1, DT_F32, e);
+        TRY(c->rows[k] < NO_BUFFER ? c->rows[k] : 0);
         TRY(emit_read(pl, i, op->param[0], &c->by[k], e));
     }
     return 0;
@@ -173,8 +177,11 @@ static int add_link(struct cuda_plan *pl, struct k_chain *a, const struct chain 
                          .layer = op->layer,
                          .bound = drop_bound(op->rate),
                          .kept = (float)(1 / (1 - (double)op->rate)),
-                         .samples = op->samples};
+                         .samples = op->samples,
+                         .first = op->first,
+                         .whole = op->whole};
     TRY(cuda_plan_use(pl, c->with[k], 0, &l->with, e));
+    TRY(cuda_plan_use(pl, c->rows[k], 0, &l->rows, e));
     return emit_use_read(pl, op->param[0], c->by[k], &l->by, e);
 }
 

@@ -3,12 +3,14 @@
  *
  *   logits = x . w^T -> each row's loss; gradients in the place of the logits -> dx = dlogits . w, dw += dlogits^T . x
  *
- * Rows of logits lie a padded stride apart; products and kernels end at the vocabulary. */
+ * Rows of logits lie a padded stride apart; products and kernels end at the vocabulary. Where a group has parts of the
+ * vocabulary, what a row's loss needs of all its logits is combined over it while they are there. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "worker/device/cuda/plan.h"
 #include "worker/device/half.h"
+#include "worker/program/split.h"
 
 enum {
     HEAD_STRIDE = 64,
@@ -40,7 +42,11 @@ int emit_embed(struct cuda_plan *pl, int i, struct err *e)
     TRY(emit_read(pl, i, op->param[0], &table, e));
     TRY(emit_kernel(pl, KERNEL_EMBED, "embed", i, &s, e));
     struct k_embed *a = &s->args.as_KERNEL_EMBED;
-    *a = (struct k_embed){.rows = rows_of(pl, op->out), .c = pl->p->tensors[op->out].c, .type = pl->types[op->out]};
+    *a = (struct k_embed){.rows = rows_of(pl, op->out),
+                          .c = pl->p->tensors[op->out].c,
+                          .first = op->first,
+                          .v = (int)pl->p->params[op->param[0]].shape[0],
+                          .type = pl->types[op->out]};
     TRY(emit_use_read(pl, op->param[0], table, &a->table, e));
     TRY(emit_use(pl, op->in[0], &a->tokens, e));
     return emit_use(pl, op->out, &a->out, e);
@@ -61,6 +67,8 @@ int emit_embed_bwd(struct cuda_plan *pl, int i, struct err *e)
     struct k_embed_bwd *a = &s->args.as_KERNEL_EMBED_BWD;
     *a = (struct k_embed_bwd){.rows = rows_of(pl, op->in[1]),
                               .c = pl->p->tensors[op->in[1]].c,
+                              .first = op->first,
+                              .v = (int)q->shape[0],
                               .type = pl->types[op->in[1]],
                               .out = pl->reduce + q->offset};
     TRY(emit_use(pl, op->in[0], &a->tokens, e));
@@ -169,19 +177,46 @@ int emit_xent(struct cuda_plan *pl, int i, struct err *e)
 /* --- the head */
 
 struct head {
-    int64_t rows, c, v, at_once, stride; /* in all; channels; vocabulary; rows of logits, and their elements apart */
+    int64_t rows, c, v, at_once, stride; /* in all; channels; of the vocabulary, what is here; rows of logits, and their
+                                          * elements apart */
     enum dtype dx_type;
     int x, w, z, dx; /* buffers; dx NO_BUFFER: nobody wants it */
     struct gpu_gemm m;
+    bool of_group;              /* with these buffers, of all rows' labels, and of what is known of a block's rows */
+    int labels, top, sums, lse; /* LABEL_*, TOP_*, SUMS_*, LSE_* */
 };
 
+static int64_t stride_of(int64_t v)
+{
+    return (v + HEAD_STRIDE - 1) / HEAD_STRIDE * HEAD_STRIDE;
+}
+
+/* The same on all ranks of a group, of which some may have a token more than others. */
 static int64_t rows_at_once(const struct cuda_plan *pl, const struct head *h)
 {
     const size_t limit = pl->cuda->options.workspace_limit ? pl->cuda->options.workspace_limit : HEAD_BYTES;
-    const int64_t most = (int64_t)(limit / ((size_t)h->stride * sizeof(float))) + 1,
+    const int64_t v = h->of_group ? (int64_t)split_part((size_t)pl->p->classes, pl->p->group, 0).n : h->v;
+    const int64_t most = (int64_t)(limit / ((size_t)stride_of(v) * sizeof(float))) + 1,
                   parts = (h->rows + most - 1) / most,
                   each = ((h->rows + parts - 1) / parts + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
     return each < h->rows ? each : h->rows;
+}
+
+/* What is known of rows of a block, so many numbers each. */
+static int take_rows(struct cuda_plan *pl, const struct head *h, int numbers, struct err *e)
+{
+    return cuda_plan_buffer(pl, (size_t)(h->at_once * numbers) * sizeof(float), false, e);
+}
+
+static int make_parts(struct cuda_plan *pl, const struct op *op, struct head *h, struct err *e)
+{
+    if (!h->of_group)
+        return 0;
+    TRY(h->labels = cuda_plan_value(pl, op->in[1], e));
+    TRY(h->top = take_rows(pl, h, TOP_N, e));
+    TRY(h->sums = take_rows(pl, h, SUMS_N, e));
+    TRY(h->lse = take_rows(pl, h, LSE_N, e));
+    return 0;
 }
 
 /* In single precision the table is read where it lies; halves take one copy of it. */
@@ -191,12 +226,14 @@ static int make_head(struct cuda_plan *pl, int i, struct head *h, struct err *e)
     const bool repeats = pl->cuda->dnn && cudnn_deterministic(pl->cuda->dnn);
     *h = (struct head){.rows = rows_of(pl, op->in[0]),
                        .c = pl->p->tensors[op->in[0]].c,
-                       .v = pl->p->classes,
+                       .v = pl->p->params[op->param[0]].shape[0],
+                       .of_group = op->in[1] >= 0,
                        .w = NO_BUFFER,
                        .dx = NO_BUFFER,
                        .m = {.in = pl->product, .tf32 = pl->cuda->options.tf32, .alpha = 1, .repeats = repeats}};
-    h->stride = (h->v + HEAD_STRIDE - 1) / HEAD_STRIDE * HEAD_STRIDE;
+    h->stride = stride_of(h->v);
     h->at_once = rows_at_once(pl, h);
+    TRY(make_parts(pl, op, h, e));
     TRY(h->x = emit_operand(pl, i, op->in[0], e));
     TRY(h->z = cuda_plan_buffer(pl, (size_t)(h->at_once * h->stride) * sizeof(float), false, e));
     if (pl->product == DT_F32 && !pl->o.needs)
@@ -231,6 +268,47 @@ static int emit_rows_loss(struct cuda_plan *pl, int i, const struct head *h, int
     return back ? cuda_plan_use(pl, h->z, 0, &a->dlogits, e) : 0;
 }
 
+/* A kernel of the loss over parts; in: what it reads besides logits. */
+static int emit_part_of_rows(struct cuda_plan *pl, int i, const struct head *h, enum kernel k, int64_t first, int64_t n,
+                             struct operand in, int out, struct err *e)
+{
+    const int per = (int)(h->rows / pl->p->group);
+    struct step *s;
+    TRY(emit_kernel(pl, k, "head's loss", i, &s, e));
+    struct k_xent_part *a = &s->args.as_KERNEL_XENT_TOP; /* a union: all four are alike */
+    *a = (struct k_xent_part){.n = (int)n,
+                              .k = (int)h->v,
+                              .first = pl->p->ops[i].first,
+                              .classes = pl->p->classes,
+                              .stride = (size_t)h->stride,
+                              .grad_stride = (size_t)h->stride * sizeof(float) / dtype_size(pl->product),
+                              .in_floats = true,
+                              .grad_type = pl->product,
+                              .scale = pl->grad_scale,
+                              .mine = (pl->o.group ? pl->o.group->index * per : 0) - (int)first,
+                              .batch = per,
+                              .samples = pl->samples};
+    TRY(cuda_plan_use(pl, h->z, 0, &a->logits, e));
+    TRY(cuda_plan_use(pl, h->top, 0, &a->tops, e));
+    TRY(cuda_plan_use(pl, in.buffer, in.at, &a->in, e));
+    return cuda_plan_use(pl, out, 0, &a->out, e);
+}
+
+/* Of n rows of the group's from the first on, as emit_rows_loss(). */
+static int emit_parts_loss(struct cuda_plan *pl, int i, const struct head *h, int64_t first, int64_t n, struct err *e)
+{
+    const struct operand labels = {h->labels, (size_t)(first * LABEL_N) * sizeof(float)}, top = {h->top, 0},
+                         sums = {h->sums, 0}, lse = {h->lse, 0};
+    const size_t rows = (size_t)n;
+    TRY(emit_part_of_rows(pl, i, h, KERNEL_XENT_TOP, first, n, labels, h->top, e));
+    TRY(emit_call(pl, i, CALL_MAX, rows * TOP_N, DT_F32, h->top, h->top, e));
+    TRY(emit_part_of_rows(pl, i, h, KERNEL_XENT_SUMS, first, n, top, h->sums, e));
+    TRY(emit_call(pl, i, CALL_SUM, rows * SUMS_N, DT_F32, h->sums, h->sums, e));
+    TRY(emit_part_of_rows(pl, i, h, KERNEL_XENT_PARTS, first, n, sums, h->lse, e));
+    return pl->p->ops[i].kind == OP_HEAD ? 0
+                                         : emit_part_of_rows(pl, i, h, KERNEL_XENT_PARTS_BWD, first, n, lse, h->z, e);
+}
+
 static int emit_rows_of_head(struct cuda_plan *pl, int i, const struct head *h, int64_t first, int64_t n, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
@@ -246,7 +324,7 @@ static int emit_rows_of_head(struct cuda_plan *pl, int i, const struct head *h, 
     logits.c_row = h->stride;
     TRY(emit_gemm(pl, i, &logits, (struct operand){h->x, x}, (struct operand){h->w, 0}, (struct operand){h->z, 0}, e));
     pl->steps[pl->nsteps - 1]->label = "head's logits";
-    TRY(emit_rows_loss(pl, i, h, first, n, e));
+    TRY((h->of_group ? emit_parts_loss : emit_rows_loss)(pl, i, h, first, n, e));
     if (h->dx != NO_BUFFER) { /* dx (n, C) = dlogits (n, V) . w (V, C) */
         data.out = h->dx_type;
         data.m = n;
@@ -283,7 +361,7 @@ int emit_head(struct cuda_plan *pl, int i, struct err *e)
     TRY(make_head(pl, i, &h, e));
     for (int64_t first = 0; first < h.rows; first += h.at_once)
         TRY(emit_rows_of_head(pl, i, &h, first, h.rows - first < h.at_once ? h.rows - first : h.at_once, e));
-    TRY(emit_metrics(pl, i, (int)h.rows, e));
+    TRY(emit_metrics(pl, i, (int)(h.of_group ? h.rows / pl->p->group : h.rows), e));
     if (op->kind == OP_HEAD)
         return 0;
     TRY(h.dx == NO_BUFFER || h.dx_type == DT_F32 ? 0 : emit_written(pl, i, op->out, h.dx, e));

@@ -472,24 +472,11 @@ static int check_ops(const struct cuda_plan *pl, struct err *e)
 {
     for (int i = pl->first_op; i < pl->end_op; i++) {
         const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
-        if (op_is(op->kind, OP_OF_GROUP) && op->in[0] >= 0 && op->kind != OP_BIAS_BWD &&
-            pl->p->tensors[op->in[0]].h * pl->p->tensors[op->in[0]].w > 1)
-            return err_set(
-                e, -ENOTSUP,
-                "the cuda device has no kernel for blocks or a vocabulary that a tensor group shares, as '%s' "
-                "is: use --device cpu",
-                pl->p->tensors[op->in[0]].name);
         if (freezes_badly(pl->p, f))
             return err_set(e, -ENOTSUP,
                            "the cuda device freezes whole convolutions and linear layers, and no other operation, but "
                            "'%s' (%s) has frozen parameters: use --device cpu, or other patterns for --lr-mul",
                            pl->p->tensors[f->out].name, op_name(f->kind));
-        if (op->kind == OP_NUMBERS)
-            return err_set(
-                e, -ENOTSUP,
-                "the cuda device has no kernel for operation '%s' (%s), which a drop over rows of a group of "
-                "ranks needs: use --device cpu",
-                pl->p->tensors[op->out].name, op_name(op->kind));
     }
     return 0;
 }

@@ -284,10 +284,13 @@ int emit_gemm(struct cuda_plan *pl, int op, const struct gpu_gemm *m, struct ope
 emit_fn emit_norm, emit_norm_bwd, emit_chain, emit_scale_bwd, emit_sequence; /* emit_rows.c */
 /* Tensor t (-1: NO_BUFFER) as values of this type: the buffer where it is, or of a copy. */
 int emit_as_type(struct cuda_plan *pl, int op, int tensor, enum dtype type, struct err *e);
-emit_fn emit_attention, emit_attention_bwd;                                                  /* emit_attention.c */
-bool emit_is_chained(const struct cuda_plan *pl, enum op_kind k);                            /* emit_chain() does it */
-void emit_part_chains(struct cuda_plan *pl);                                                 /* after fuse_chains() */
-emit_fn emit_columns, emit_combined, emit_scatter, emit_bias_op, emit_bias_bwd, emit_labels; /* emit_group.c */
+emit_fn emit_attention, emit_attention_bwd;                       /* emit_attention.c */
+bool emit_is_chained(const struct cuda_plan *pl, enum op_kind k); /* emit_chain() does it */
+void emit_part_chains(struct cuda_plan *pl);                      /* after fuse_chains() */
+emit_fn emit_columns, emit_combined, emit_scatter, emit_bias_op, emit_bias_bwd, emit_labels, emit_numbers;
+/* emit_group.c, as those: a call of the plan's group that reads buffer a, n elements of each rank's rows, and writes
+ * buffer b, which may be a where all are combined. */
+int emit_call(struct cuda_plan *pl, int op, enum op_call call, size_t n, enum dtype type, int a, int b, struct err *e);
 int emit_part(struct cuda_plan *pl, int op, enum kernel k, struct err *e); /* of a loss over parts of the logits */
 emit_fn emit_tokens, emit_embed, emit_embed_bwd, emit_rope, emit_xent, emit_head; /* emit_tokens.c */
 int emit_metrics(struct cuda_plan *pl, int op, int rows, struct err *e); /* the sums of what pl->samples has of rows */

@@ -42,7 +42,8 @@ static int over_group(struct cuda_plan *pl, const struct step *s, struct err *e)
         return g->gather(g->ctx, s->group.in, s->group.out, n, s->group.type, stream, e);
     if (!alone && s->group.call == CALL_SCATTER)
         return g->scatter(g->ctx, s->group.in, s->group.out, n, s->group.type, stream, e);
-    TRY(gpu->ops->copy(gpu, pl->cuda->compute, s->group.out, s->group.in, bytes, e));
+    if (s->group.out != s->group.in)
+        TRY(gpu->ops->copy(gpu, pl->cuda->compute, s->group.out, s->group.in, bytes, e));
     if (alone)
         return 0;
     return (s->group.call == CALL_MAX ? g->max : g->sum)(g->ctx, s->group.out, n, s->group.type, stream, e);
@@ -107,6 +108,7 @@ static void settle(const struct cuda_plan *pl, struct step *s, const struct vari
     case KERNEL_XENT:
         s->args.as_KERNEL_XENT.smoothing = (float)v->smoothing;
         break;
+    case KERNEL_XENT_SUMS:
     case KERNEL_XENT_PARTS:
     case KERNEL_XENT_PARTS_BWD: /* a union: the members are the same */
         s->args.as_KERNEL_XENT_PARTS.smoothing = (float)v->smoothing;

@@ -15,24 +15,23 @@ ARCHS = {"80", "90", "100"}
 REGISTERS = 128  # 65,536 of a multiprocessor, two blocks of 256 threads
 # Templates over <type, vector width, ...>: widths as mangled. What works on one element at a time is for odd shapes.
 VECTOR = re.compile(r"_Z\d+(eltwise|apply_nhwc|apply_nchw|bwd_apply_nhwc|bwd_apply_nchw|sums_nhwc|sums_nchw|bn_mean|bn_pool|bn_pool_sums|bn_pool_apply|input_nhwc|input_folded|"
-                    r"row_norm|row_norm_bwd|chain|sequence|table_gradient|embed|embed_bwd|rope|xent)I"
+                    r"row_norm|row_norm_bwd|chain|sequence|table_gradient|embed|embed_bwd|rope|xent|xent_top|xent_sums|xent_parts_bwd)I"
                     r"(f|6__half|13__nv_bfloat16)Li(4|8)E")
 # Those that work on vectors of four floats where they can, and on rest and odd places one by one; their pointers may come from a table, and loads are generic then.
 ARENAS = re.compile(r"_Z\d+(updateIL11update_rule\dEE|pack_all|unpack_all)")
 # The others, each with why it is not on vectors.
-A_FEW = {"fixed", "finalise", "gather", "scaler", "norm", "store", "lars_norms", "metrics", "labels", "tokens", "xent_top", "xent_sums", "xent_parts",
-         "xent_parts_bwd"}  # a few values a channel, a class or a step
+A_FEW = {"fixed", "finalise", "gather", "scaler", "norm", "store", "lars_norms", "metrics", "labels", "numbers", "tokens", "xent_parts"}  # a few values a channel or a step
 IN_RUNS = {"squares", "lars_squares", "blend", "round_all", "convert", "columns", "transpose", "avgpool_nchw", "avgpool_nhwc", "count_bad", "gap", "noise",
            "checksum"}
 ODD = {"eltwise", "apply_nhwc", "apply_nchw", "bwd_apply_nhwc", "bwd_apply_nchw", "sums_nhwc", "sums_nchw", "chain", "sequence",
-       "table_gradient", "embed", "embed_bwd", "rope", "xent"}  # one element at a time: odd shapes
+       "table_gradient", "embed", "embed_bwd", "rope", "xent", "xent_top", "xent_sums", "xent_parts_bwd"}  # one element at a time: odd shapes
 PRODUCTS = {"depthwise", "depthwise_weight", "attention", "attention_bwd_queries", "attention_bwd_keys"}  # multiply-adds bound them, not memory
 LONG = {"row_norm_any", "row_norm_bwd_any"}  # rows of odd sizes
 DIVIDE = {"maxpool", "maxpool_bwd", "avgpool_bwd",  # a training step in halves has pooling within the batch norm before it
           "input",  # of other channels or layouts than input_nhwc's
           "group_forward", "group_data", "group_weight",  # convolutions in groups that cuDNN has no engine for
           "distance", "expect"} | ODD  # 512 elements an engine that is proven
-WRITES = re.compile(r"_Z\d+(eltwise|apply|bwd_apply|bn_pool_apply|bn_poolI|input|row_norm|chain|sequence|embed|rope|xent)")  # sums alone write a few values a channel
+WRITES = re.compile(r"_Z\d+(eltwise|apply|bwd_apply|bn_pool_apply|bn_poolI|input|row_norm|chain|sequence|embed|rope|xentI|xent_parts_bwd)")  # sums alone write a few values a channel
 DIVISION = re.compile(r"\bI2F\.[US]?\d*\.?RP\b")  # how an integer division begins
 
 
@@ -92,11 +91,11 @@ def on_vectors(kernel):
 def faults_of_vectors(kernel, lines):
     text = "\n".join(lines)
     width = "(128|256)" if "Li8E" in kernel or "IfLi4E" in kernel or ARENAS.match(kernel) else "64"
-    if "input" not in kernel and not re.search(r"\bLDG?\.E\.(\w+\.)*128\b", text):
+    if "input" not in kernel and not re.search(r"\bLDG?\.E\.(\w+\.)*(128|256)\b", text):
         yield "no load of 128 bits"
     if (WRITES.match(kernel) or ARENAS.match(kernel)) and not re.search(rf"\bSTG?\.E\.([\w]+\.)*{width}\b", text):
         yield f"no store of {width.strip('()')} bits"
-    if any(DIVISION.search(x) and ("input" in kernel or re.search(r"\bLDG?\.E\.(\w+\.)*128\b", x)) for x in loops(lines)):
+    if any(DIVISION.search(x) and ("input" in kernel or re.search(r"\bLDG?\.E\.(\w+\.)*(128|256)\b", x)) for x in loops(lines)):
         yield "an integer is divided in a loop"
 
 

@@ -499,7 +499,7 @@ static struct outcome run_windows(bool cut, bool graphs, uint64_t seed, bool laz
     for (size_t i = 0; i < sizeof images; i++)
         images[i] = (uint8_t)(i * 31 + i / 7);
     open_bench(&b, graphs, seed, lazy);
-    MUST(exact_net_aligned(&b.p, &(struct split){SPLIT_NONE, 1, 0}, 2 * OWNERSHIP_ALIGN, e));
+    MUST(exact_aligned(&b.p, EXACT_RESIDUAL, &(struct split){SPLIT_NONE, 1, 0}, 2 * OWNERSHIP_ALIGN, e));
     own_two(&own, b.p);
     take_arenas(&b, b.p->n_train);
     float *v = twin_params(&own);

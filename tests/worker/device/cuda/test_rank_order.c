@@ -47,7 +47,7 @@ static const struct order_line {
 
 /* What changes the order of work; which value of each. ZERO from ZERO_SECONDS on: levels 1 to 3 with second owners, for
  * which ranks confirm their sums. */
-enum axis { WORLD, TENSOR, SPLIT, ZERO, PARTS, SYNC, HALF, RULE, GRAPHS, REPLICAS, SAVES, LINE, AXES };
+enum axis { WORLD, TENSOR, SPLIT, ZERO, PARTS, SYNC, HALF, RULE, GRAPHS, REPLICAS, SAVES, LINE, NET, AXES };
 
 /* Faults that are sown, of the last rank. */
 enum mutant {
@@ -304,13 +304,14 @@ static struct order_record *record(const struct point *p, int rank)
     const int tensor = tensor_of(p);
     const struct cuda_options with = {.graphs = p->at[GRAPHS], .fused_patterns = p->short_step};
     const enum split_kind kind = tensor == 1 ? SPLIT_NONE : p->at[SPLIT] ? SPLIT_FEATURES : SPLIT_CLASSES;
+    static const enum exact_kind nets[] = {EXACT_RESIDUAL, EXACT_TIED};
     fake_gpu_open(&g, &(struct fake_options){.idle = true});
     order_watch_gpu(r, g);
     MUST(cuda_open_on(&d, g, NULL, &with, e));
     MUST(layout_plan(&l, world_of(p), tensor, stages_of(p), zero_of(p), e));
     l.seconds = has_seconds(p);
-    MUST(exact_net_aligned(&program, &(struct split){kind, tensor, rank % tensor},
-                           zero_of(p) == 3 ? OWNERSHIP_ALIGN * (size_t)(world_of(p) / stages_of(p)) : 0, e));
+    MUST(exact_aligned(&program, nets[p->at[NET]], &(struct split){kind, tensor, rank % tensor},
+                       zero_of(p) == 3 ? OWNERSHIP_ALIGN * (size_t)(world_of(p) / stages_of(p)) : 0, e));
     order_comm_init(&all, r, d, (1u << world_of(p)) - 1, rank, 0);
     for (int i = 0; i < LAYOUT_GROUPS; i++) {
         order_comm_init(&comms[i], r, d, members_of(&l, (enum layout_group)i, rank), rank, 0);
@@ -383,10 +384,14 @@ static void describe(const struct point *p, char *out, size_t cap)
                  line_of(p)->recompute ? ", recomputing" : "");
     snprintf(out, cap,
              "%d ranks, groups of %d over %s, %s, zero %d%s, %d parts, %s statistics, %s, rule %d, %s, replicas %s, %s",
-             world_of(p), tensor_of(p), p->at[SPLIT] ? "features" : "classes", pipeline, zero_of(p),
-             has_seconds(p) ? " with second owners" : "", p->at[PARTS] + 1, p->at[SYNC] ? "common" : "own",
-             p->at[HALF] ? "fp16" : "fp32", p->at[RULE], p->at[GRAPHS] ? "graphs" : "walks",
-             p->at[REPLICAS] ? "compared" : "not compared", p->at[SAVES] ? "saved" : "not saved");
+             world_of(p), tensor_of(p),
+             p->at[NET]     ? "vocabulary"
+             : p->at[SPLIT] ? "features"
+                            : "classes",
+             pipeline, zero_of(p), has_seconds(p) ? " with second owners" : "", p->at[PARTS] + 1,
+             p->at[SYNC] ? "common" : "own", p->at[HALF] ? "fp16" : "fp32", p->at[RULE],
+             p->at[GRAPHS] ? "graphs" : "walks", p->at[REPLICAS] ? "compared" : "not compared",
+             p->at[SAVES] ? "saved" : "not saved");
 }
 
 static bool next_point(struct point *p, const int *values)
@@ -418,22 +423,30 @@ static int play_all(struct point p, const int *values)
 static void no_options_make_ranks_wait_for_each_other(void **state)
 {
     (void)state;
-    static const int values[AXES] = {4, 2, 2, ZERO_VALUES, 2, 2, 2, OPTIMIZERS, 2, 2, 3, 1};
+    static const int values[AXES] = {4, 2, 2, ZERO_VALUES, 2, 2, 2, OPTIMIZERS, 2, 2, 3, 1, 1};
     assert_true(play_all((struct point){0}, values) >= 500);
 }
 
 static void no_pipeline_makes_stages_wait_for_each_other(void **state)
 {
     (void)state;
-    static const int values[AXES] = {4, 2, 2, 4, 1, 2, 1, 2, 2, 2, 1, sizeof lines / sizeof *lines};
+    static const int values[AXES] = {4, 2, 2, 4, 1, 2, 1, 2, 2, 2, 1, sizeof lines / sizeof *lines, 1};
     assert_true(play_all((struct point){.at = {[LINE] = 1}}, values) >= 500);
+}
+
+/* Of tokens, with a tied vocabulary that the group shares: the head calls it among its products. */
+static void no_shared_blocks_make_ranks_wait_for_each_other(void **state)
+{
+    (void)state;
+    static const int values[AXES] = {4, 2, 1, 4, 2, 1, 2, 1, 2, 1, 1, 4, 2};
+    assert_true(play_all((struct point){.at = {[TENSOR] = 1, [NET] = 1}}, values) >= 100);
 }
 
 /* A batch that is not whole comes when all graphs are made: sums that convolutions took along are gathered then. */
 static void a_short_step_makes_no_ranks_wait_for_each_other(void **state)
 {
     (void)state;
-    static const int values[AXES] = {4, 1, 1, 1, 1, 2, 2, 1, 2, 1, 1, sizeof lines / sizeof *lines};
+    static const int values[AXES] = {4, 1, 1, 1, 1, 2, 2, 1, 2, 1, 1, sizeof lines / sizeof *lines, 1};
     assert_true(play_all((struct point){.short_step = true}, values) >= 50);
 }
 
@@ -505,6 +518,7 @@ int main(void)
         cmocka_unit_test(a_short_step_makes_no_ranks_wait_for_each_other),
         cmocka_unit_test(no_options_make_ranks_wait_for_each_other),
         cmocka_unit_test(no_pipeline_makes_stages_wait_for_each_other),
+        cmocka_unit_test(no_shared_blocks_make_ranks_wait_for_each_other),
     };
     return cmocka_run_group_tests_name("order of ranks", tests, NULL, NULL);
 }

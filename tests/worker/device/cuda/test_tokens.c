@@ -36,8 +36,9 @@ static uint32_t chance(uint32_t i)
 
 /* --- gradients of a table */
 
-/* Small whole numbers, so that sums are exact in any order and any type. often: of ten tokens so many are the same. */
-static void check_table(unsigned rows, int c, int v, enum dtype type, unsigned often)
+/* Small whole numbers, so that sums are exact in any order and any type. often: of ten tokens so many are the same.
+ * first: of the v tokens this one and those behind it are here, and others leave no trace. */
+static void check_table(unsigned rows, int c, int v, int first, enum dtype type, unsigned often)
 {
     const size_t n = (size_t)v * (size_t)c;
     float *tokens = take(rows * sizeof *tokens, 0), *out = take(n * sizeof *out, 0), *want = take(n * sizeof *want, 0);
@@ -47,14 +48,21 @@ static void check_table(unsigned rows, int c, int v, enum dtype type, unsigned o
         for (int j = 0; j < c; j++) {
             const double x = (double)(chance(r * 31 + (uint32_t)j) % 7) - 3;
             fake_set(dy, type, (size_t)r * (size_t)c + (size_t)j, x);
-            want[(size_t)tokens[r] * (size_t)c + (size_t)j] += (float)x;
+            want[(size_t)tokens[r] * (size_t)c + (size_t)j] += (int)tokens[r] < first ? 0 : (float)x;
         }
     }
     for (size_t i = 0; i < n; i++) { /* what is there is added to */
         out[i] = (float)(i % 5);
         want[i] += out[i];
     }
-    const struct k_embed_bwd a = {.rows = rows, .c = c, .type = type, .tokens = tokens, .dy = dy, .out = out};
+    const struct k_embed_bwd a = {.rows = rows,
+                                  .c = c,
+                                  .first = first,
+                                  .v = v - first,
+                                  .type = type,
+                                  .tokens = tokens,
+                                  .dy = dy,
+                                  .out = out + (size_t)first * (size_t)c};
     assert_int_equal(0, kernel_launch(KERNEL_EMBED_BWD, &a, NULL));
     for (size_t i = 0; i < n; i++)
         if (out[i] != want[i])
@@ -70,10 +78,51 @@ static void tokens_that_come_often_are_summed_whole(void **state)
 {
     (void)state;
     for (size_t y = 0; y < 3; y++)
-        check_table(300, 24, 700, types[y], 1);
-    check_table(5000, 8, 40, DT_BF16, 10); /* all the same: more than a block has room for at once */
-    check_table(1100, 7, 300, DT_F32, 5);
-    check_table(70, 520, 11, DT_F16, 3); /* three blocks for the channels */
+        check_table(300, 24, 700, 0, types[y], 1);
+    check_table(5000, 8, 40, 0, DT_BF16, 10); /* all the same: more than a block has room for at once */
+    check_table(1100, 7, 300, 0, DT_F32, 5);
+    check_table(70, 520, 11, 0, DT_F16, 3); /* three blocks for the channels */
+    check_table(1100, 8, 700, 300, DT_BF16, 1);
+}
+
+/* Rows of tokens on both sides of what is here are zeros, whatever lies there. */
+static void check_rows_of_table(int c, int v, int first, int here, enum dtype type)
+{
+    enum { ROWS = 200 };
+    const size_t n = (size_t)v * (size_t)c;
+    float *tokens = take(ROWS * sizeof *tokens, 0), *table = take(n * sizeof *table, 0xff);
+    void *out = take((size_t)ROWS * (size_t)c * 4, 0xff);
+    for (size_t i = (size_t)first * (size_t)c; i < (size_t)(first + here) * (size_t)c; i++)
+        table[i] = (float)(i % 50) + 1;
+    for (uint32_t r = 0; r < ROWS; r++)
+        tokens[r] = (float)(chance(r) % (uint32_t)v);
+    const struct k_embed a = {.rows = ROWS,
+                              .c = c,
+                              .first = first,
+                              .v = here,
+                              .type = type,
+                              .tokens = tokens,
+                              .table = table + (size_t)first * (size_t)c,
+                              .out = out};
+    assert_int_equal(0, kernel_launch(KERNEL_EMBED, &a, NULL));
+    for (size_t i = 0; i < (size_t)ROWS * (size_t)c; i++) {
+        const int token = (int)tokens[i / (size_t)c];
+        const size_t at = (size_t)token * (size_t)c + i % (size_t)c;
+        const double want = token < first || token >= first + here ? 0 : (double)(at % 50) + 1;
+        assert_true(fake_get(out, type, i) == want);
+    }
+    free(tokens);
+    free(table);
+    free(out);
+}
+
+static void tokens_of_other_ranks_have_rows_of_zeros(void **state)
+{
+    (void)state;
+    for (size_t y = 0; y < 3; y++) {
+        check_rows_of_table(24, 90, 30, 31, types[y]);
+        check_rows_of_table(7, 90, 61, 29, types[y]);
+    }
 }
 
 /* Of floats that round: the same bits each time, though the keys are found in another order. */
@@ -88,7 +137,8 @@ static void sums_of_a_table_repeat_their_bits(void **state)
     for (uint32_t r = 0; r < ROWS; r++)
         tokens[r] = (float)(chance(r) % V);
     for (int k = 0; k < 2; k++) {
-        const struct k_embed_bwd a = {.rows = ROWS, .c = C, .type = DT_F32, .tokens = tokens, .dy = dy, .out = out[k]};
+        const struct k_embed_bwd a = {
+            .rows = ROWS, .c = C, .type = DT_F32, .tokens = tokens, .dy = dy, .out = out[k], .v = V};
         assert_int_equal(0, kernel_launch(KERNEL_EMBED_BWD, &a, NULL));
     }
     assert_memory_equal(out[0], out[1], V * C * sizeof **out);
@@ -160,6 +210,117 @@ static void gradients_take_the_place_of_logits(void **state)
     }
     check_rows(2050, 2050, DT_F32, false, 0.1f); /* as many as there are, one at a time */
     check_rows(2052, 2052, DT_F32, false, 0);
+}
+
+/* --- rows that ranks have parts of */
+
+enum { PARTS = 3, PART_ROWS = 5, MINE = 2 };
+
+struct parts {
+    float *z[PARTS], labels[PART_ROWS * LABEL_N], top[PART_ROWS * TOP_N], sums[PART_ROWS * SUMS_N],
+        lse[PART_ROWS * LSE_N], samples[(1 + MINE) * 4], scale;
+    struct k_xent_part a[PARTS];
+};
+
+/* Logits of some classes each, padding is NaN; gradients lie where the logits were. */
+static void open_parts(struct parts *p, double *kept, int classes, int pad, enum dtype type, bool in_floats,
+                       float smoothing)
+{
+    p->scale = 2;
+    for (int i = 0; i < PARTS; i++) {
+        const int first = classes * i / PARTS, k = classes * (i + 1) / PARTS - first,
+                  stride = (k + pad - 1) / pad * pad;
+        p->z[i] = take((size_t)(PART_ROWS * stride) * sizeof *p->z[i], 0xff);
+        for (int r = 0; r < PART_ROWS; r++)
+            for (int j = 0; j < k; j++) {
+                const size_t at = (size_t)(r * classes + first + j);
+                p->z[i][r * stride + j] = (float)(8 * ((double)chance((uint32_t)at) / 0x1p31 - 1));
+                kept[at] = (double)p->z[i][r * stride + j];
+            }
+        p->a[i] = (struct k_xent_part){.n = PART_ROWS,
+                                       .k = k,
+                                       .first = first,
+                                       .classes = classes,
+                                       .stride = (size_t)stride,
+                                       .grad_stride = (size_t)stride * sizeof(float) / dtype_size(type),
+                                       .in_floats = in_floats,
+                                       .logits = p->z[i],
+                                       .grad_type = type,
+                                       .smoothing = smoothing,
+                                       .scale = &p->scale,
+                                       .mine = -1, /* of three rows the last two are in this block */
+                                       .batch = 1 + MINE,
+                                       .samples = p->samples};
+    }
+}
+
+/* The group's maximum, or sum, of what a kernel makes of each part. */
+static void combine(struct parts *p, enum kernel k, const float *in, float *out, int numbers, bool max)
+{
+    float *part = take(PART_ROWS * TOP_N * sizeof *part, 0xff);
+    for (int i = 0; i < PARTS; i++) {
+        p->a[i].in = in;
+        p->a[i].out = part;
+        assert_int_equal(0, kernel_launch(k, &p->a[i], NULL));
+        for (int j = 0; j < PART_ROWS * numbers; j++)
+            out[j] = i == 0 ? part[j] : max ? fmaxf(out[j], part[j]) : out[j] + part[j];
+    }
+    free(part);
+}
+
+static void check_parts(int classes, int pad, enum dtype type, bool in_floats, float smoothing)
+{
+    static struct parts p;
+    double *kept = take((size_t)(PART_ROWS * classes) * sizeof *kept, 0);
+    const int32_t labels[PART_ROWS] = {classes - 1, 0, -1, classes / 2, classes / 3};
+    open_parts(&p, kept, classes, pad, type, in_floats, smoothing);
+    for (int r = 0; r < PART_ROWS; r++) {
+        p.labels[r * LABEL_N + LABEL_CLASS] = (float)labels[r];
+        p.labels[r * LABEL_N + LABEL_WEIGHT] = labels[r] >= 0;
+    }
+    combine(&p, KERNEL_XENT_TOP, p.labels, p.top, TOP_N, true);
+    combine(&p, KERNEL_XENT_SUMS, p.top, p.sums, SUMS_N, false);
+    for (int i = 0; i < PARTS; i++)
+        p.a[i].tops = p.top;
+    combine(&p, KERNEL_XENT_PARTS, p.sums, p.lse, LSE_N, true);
+    for (int r = 0; r < PART_ROWS; r++) {
+        double metrics[METRIC_N] = {0}, *row = kept + r * classes;
+        if (labels[r] >= 0) {
+            host_xent(row, classes, labels[r], (double)smoothing, metrics);
+            host_xent_backward(row, classes, labels[r], (double)smoothing, 2);
+        } else {
+            memset(row, 0, (size_t)classes * sizeof *row);
+        }
+        for (int k = 0; k < 4 && r < MINE; k++)
+            assert_true(fabs((double)p.samples[(1 + r) * 4 + k] - metrics[k]) <= 2e-6 * fabs(metrics[k]));
+    }
+    const double u = type == DT_F16 ? 0x1p-11 : type == DT_BF16 ? 0x1p-8 : 0;
+    for (int i = 0; i < PARTS; i++) {
+        struct k_xent_part *a = &p.a[i];
+        a->in = p.lse;
+        a->out = p.z[i];
+        assert_int_equal(0, kernel_launch(KERNEL_XENT_PARTS_BWD, a, NULL));
+        for (int j = 0; j < PART_ROWS * a->k; j++) {
+            const double got = fake_get(a->out, type, (size_t)(j / a->k) * a->grad_stride + (size_t)(j % a->k)),
+                         want = kept[j / a->k * classes + a->first + j % a->k];
+            if (!(fabs(got - want) <= u * fabs(want) + 0x1p-19 * fabs(want) + (type == DT_F16 ? 0x1p-25 : 0x1p-30)))
+                fail_msg("%d classes, type %d, part %d: [%d] %g, expected %g", classes, type, i, j, got, want);
+        }
+        free(p.z[i]);
+    }
+    free(kept);
+}
+
+static void parts_of_rows_make_what_whole_rows_make(void **state)
+{
+    (void)state;
+    for (size_t y = 0; y < 3; y++) {
+        check_parts(1001, 64, types[y], true, 0);
+        check_parts(1001, 64, types[y], true, 0.1f);
+    }
+    check_parts(27003, 64, DT_BF16, true, 0.1f); /* the larger block, more than one turn */
+    check_parts(1501, 1, DT_F32, false, 0.1f);   /* as a classifier has them */
+    check_parts(1500, 4, DT_F16, false, 0);
 }
 
 static void metrics_are_sums_of_all_rows(void **state)
@@ -255,9 +416,13 @@ static void parts_of_the_logits_make_what_all_make(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_that_come_often_are_summed_whole), cmocka_unit_test(sums_of_a_table_repeat_their_bits),
-        cmocka_unit_test(gradients_take_the_place_of_logits),      cmocka_unit_test(metrics_are_sums_of_all_rows),
+        cmocka_unit_test(tokens_that_come_often_are_summed_whole),
+        cmocka_unit_test(sums_of_a_table_repeat_their_bits),
+        cmocka_unit_test(gradients_take_the_place_of_logits),
+        cmocka_unit_test(metrics_are_sums_of_all_rows),
         cmocka_unit_test(parts_of_the_logits_make_what_all_make),
+        cmocka_unit_test(tokens_of_other_ranks_have_rows_of_zeros),
+        cmocka_unit_test(parts_of_rows_make_what_whole_rows_make),
     };
     return cmocka_run_group_tests_name("tokens on the cuda device", tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
  * elements, which is bound by Philox (about 25 instructions an element). */
 #include "worker/device/cuda/kern/kern.cuh"
 #include "worker/device/drop.h"
+#include "worker/program/program.h"
 
 enum { CHAIN_BLOCKS = 1056, SEQUENCE_BLOCKS = 1056, SUMMERS = 8 };
 
@@ -130,9 +131,17 @@ __device__ __forceinline__ void take_with(const k_link &l, const pack<T, V> &wit
     }
 }
 
-/* Vector u of the thread begins at element at + u * DROP_LANES; all are of one sample where elements are dropped. */
+/* Of sample s of those that are here. */
+__device__ __forceinline__ uint32_t number_of(const k_chain &a, const k_link &l, uint32_t s)
+{
+    return l.rows ? (uint32_t)l.rows[s * SAMPLE_N + SAMPLE_HIGH] << 16 | (uint32_t)l.rows[s * SAMPLE_N + SAMPLE_LOW]
+                  : a.samples[s];
+}
+
+/* Vector u of the thread begins at element at + u * DROP_LANES; all are of one sample where elements are dropped, and
+ * of one row where a row is a part. */
 template <int V, int DEEP>
-__device__ __forceinline__ void drop(const k_chain &a, const k_link &l, key_of key, size_t at, divider of_sample,
+__device__ __forceinline__ void drop(const k_chain &a, const k_link &l, key_of key, size_t at, const chain_dividers &d,
                                      float (&v)[DEEP][V])
 {
     if (l.samples) {
@@ -141,7 +150,7 @@ __device__ __forceinline__ void drop(const k_chain &a, const k_link &l, key_of k
             const size_t i = at + u * DROP_LANES;
             if (i >= a.n)
                 break;
-            const uint32_t n = a.samples[divide((uint32_t)(i / V), of_sample)];
+            const uint32_t n = number_of(a, l, divide((uint32_t)(i / V), d.sample));
             const float factor = words_at(key, n, 0).v[0] >= l.bound ? l.kept : 0;
             UNROLL
             for (int k = 0; k < V; k++)
@@ -149,13 +158,16 @@ __device__ __forceinline__ void drop(const k_chain &a, const k_link &l, key_of k
         }
         return;
     }
-    const unsigned s = divide((uint32_t)(at / V), of_sample), element = (unsigned)(at - s * a.sample);
+    const uint32_t s = divide((uint32_t)(at / V), d.sample), sample = number_of(a, l, s);
+    unsigned element = (unsigned)(at - s * a.sample);
+    if (l.whole)
+        element += divide(element / V, d.row) * (l.whole - a.c) + l.first;
     if constexpr (V == 1) {
-        v[0][0] = word_at(key, a.samples[s], element) >= l.bound ? v[0][0] * l.kept : 0;
+        v[0][0] = word_at(key, sample, element) >= l.bound ? v[0][0] * l.kept : 0;
     } else {
         UNROLL
         for (int k = 0; k < V; k++) {
-            const words w = words_at(key, a.samples[s], element + k);
+            const words w = words_at(key, sample, element + k);
             UNROLL
             for (int u = 0; u < DEEP; u++)
                 v[u][k] = w.v[u] >= l.bound ? v[u][k] * l.kept : 0;
@@ -209,7 +221,7 @@ __global__ void __launch_bounds__(BLOCK, 2) chain(const __grid_constant__ k_chai
                 if (at + u * DROP_LANES < a.n)
                     with[u] = fetch<T, V>(static_cast<const T *>(l.with) + at + u * DROP_LANES);
             if (l.kind == LINK_DROP)
-                drop<V, DEEP>(a, l, keys[k], at, d.sample, v);
+                drop<V, DEEP>(a, l, keys[k], at, d, v);
             UNROLL
             for (int u = 0; u < DEEP; u++) {
                 if (l.with)
@@ -235,15 +247,23 @@ __global__ void __launch_bounds__(BLOCK, 2) chain(const __grid_constant__ k_chai
     }
 }
 
+/* Are this part's rows, and what is before them and behind them, whole runs? */
+static bool is_of_runs(const k_chain &a, const k_link &l)
+{
+    return !l.whole || (a.c % DROP_RUN == 0 && l.first % DROP_RUN == 0 && l.whole % DROP_RUN == 0);
+}
+
 /* Do vectors of V elements lie within a row, and runs within a sample, where links ask for these? */
 static bool fits(const k_chain &a, int V)
 {
-    bool rows = false, runs = false;
+    bool rows = false, runs = false, parts = true;
     for (int k = 0; k < a.nlinks; k++) {
         rows = rows || a.links[k].kind == LINK_SCALE || a.links[k].kind == LINK_DROP;
         runs = runs || (a.links[k].kind == LINK_DROP && !a.links[k].samples);
+        parts = parts && is_of_runs(a, a.links[k]);
     }
-    return a.n % V == 0 && (!rows || (a.c % V == 0 && a.sample % V == 0)) && (!runs || a.sample % DROP_RUN == 0);
+    return a.n % V == 0 && (!rows || (a.c % V == 0 && a.sample % V == 0)) && (!runs || a.sample % DROP_RUN == 0) &&
+           parts;
 }
 
 template <typename T, int V> static void run_chain(const k_chain *a, cudaStream_t s)

@@ -1,10 +1,12 @@
-/* Softmax cross-entropy: a block a row, so that two million classes are no different from ten. Whole, where the
- * gradients may take the place of the logits; or over the parts of them that the ranks of a group have. Threads of a
- * block read neighbouring logits.
+/* Softmax cross-entropy: a block a row, so that two million classes are no different from ten. Of whole rows in one
+ * kernel; over the parts of them that the ranks of a group have in kernels between which the group is called. Both go
+ * through a row by each_vector(), see() and write_slopes(): gradients may take the place of the logits, and threads of
+ * a block read neighbouring ones.
  *
- *   xent   reads n rows of B bytes, and once more for the gradients, which it writes. Of a vocabulary a row has a
- *          multiprocessor to itself: what all of them hold (132 x 201 KB of 50,257 logits) is still in the cache of
- *          50 MB when it is read again */
+ *   xent             reads n rows of B bytes, and once more for the gradients, which it writes. Of a vocabulary a row
+ *                    has a multiprocessor to itself: what all of them hold (132 x 201 KB of 50,257 logits) is still in
+ *                    the cache of 50 MB when it is read again
+ *   xent_top, xent_sums, xent_parts_bwd   read them once each; the last one writes them */
 #include <cfloat>
 
 #include "worker/device/cuda/kern/kern.cuh"
@@ -67,28 +69,65 @@ __device__ __forceinline__ float slope(float z, int k, int label, E lse, float s
     return (float)((power((E)z - lse) - want) * scale);
 }
 
-/* Vectors are whole: behind the classes there is room in a row. Gradients that lie where wider logits are follow the
- * reads, since those of a turn lie in what this turn, or one before it, has read. */
+/* What `take` makes of a row's logits [0, classes): whole vectors, behind the classes there is room in a row. */
+template <int V, typename F> __device__ __forceinline__ void each_vector(const float *z, int classes, F take)
+{
+    enum { U = ON_THEIR_WAY };
+    const int turn = (int)blockDim.x * V * U, first = (int)threadIdx.x * V;
+    for (int k0 = 0; k0 < classes; k0 += turn) {
+        pack<float, V> in[U] = {};
+        UNROLL
+        for (int u = 0; u < U; u++)
+            if (k0 + u * (turn / U) + first < classes)
+                in[u] = fetch<float, V>(z + k0 + u * (turn / U) + first);
+        UNROLL
+        for (int u = 0; u < U; u++)
+            if (k0 + u * (turn / U) + first < classes)
+                take(in[u].at, k0 + u * (turn / U) + first);
+    }
+}
+
+/* A row's gradients of logits z[0, n), of `classes` in all; those of one that does not count are zeros. Gradients that
+ * lie where wider logits are follow the reads, since those of a turn lie in what this turn, or one before it, has
+ * read. */
+template <typename G, int V, typename E>
+__device__ __forceinline__ void write_slopes(G *d, const float *z, int n, int classes, bool counts, int label, E lse,
+                                             float smoothing, const float *loss_scale)
+{
+    enum { U = ON_THEIR_WAY };
+    const int turn = (int)blockDim.x * V * U, first = (int)threadIdx.x * V;
+    const float scale = loss_scale ? *loss_scale : 1;
+    for (int k0 = 0; k0 < n; k0 += turn) {
+        pack<float, V> in[U] = {};
+        UNROLL
+        for (int u = 0; u < U; u++)
+            if (counts && k0 + u * (turn / U) + first < n)
+                in[u] = fetch<float, V>(z + k0 + u * (turn / U) + first);
+        __syncthreads();
+        UNROLL
+        for (int u = 0; u < U; u++) {
+            const int k = k0 + u * (turn / U) + first;
+            float out[V];
+            if (k >= n)
+                break;
+            UNROLL
+            for (int i = 0; i < V; i++)
+                out[i] = counts ? slope<E>(in[u].at[i], k + i, label, lse, smoothing, classes, scale) : 0;
+            store<G, V>(d + k, out);
+        }
+    }
+}
+
 template <typename G, int V, typename E>
 __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOCK) xent(k_xent a)
 {
-    enum { U = ON_THEIR_WAY };
-    const int n = blockIdx.x, label = a.labels[n], turn = (int)blockDim.x * V * U, first = (int)threadIdx.x * V;
+    const int n = blockIdx.x, label = a.labels[n];
     const bool counts = label >= 0;
     const float *z = a.logits + n * a.stride;
     const float target = counts ? z[label] : 0;
     seen<E> s = {-FLT_MAX, 0, 0, 0}; /* so that a logit may be -infinity */
-    for (int k0 = 0; k0 < a.classes && counts; k0 += turn) {
-        pack<float, V> in[U] = {};
-        UNROLL
-        for (int u = 0; u < U; u++)
-            if (k0 + u * (turn / U) + first < a.classes)
-                in[u] = fetch<float, V>(z + k0 + u * (turn / U) + first);
-        UNROLL
-        for (int u = 0; u < U; u++)
-            if (k0 + u * (turn / U) + first < a.classes)
-                see<E, V>(s, in[u].at, k0 + u * (turn / U) + first, a.classes, target, label, a.smoothing > 0);
-    }
+    each_vector<V>(z, counts ? a.classes : 0,
+                   [&](const float(&in)[V], int k) { see<E, V>(s, in, k, a.classes, target, label, a.smoothing > 0); });
     const float most = block_max(s.most);
     const double sum = block_sum(s.exps * (double)power((E)s.most - (E)most)), all = block_sum(s.all);
     const float better = block_sum((float)s.better);
@@ -100,38 +139,22 @@ __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOC
                                   number && better < 5 ? 1.0f : 0.0f, counts ? 1.0f : 0.0f};
         store<float, PART>(a.samples + (size_t)n * PART, part);
     }
-    if (!a.dlogits)
-        return;
-    G *d = static_cast<G *>(a.dlogits) + n * a.grad_stride;
-    const float scale = a.scale ? *a.scale : 1;
-    for (int k0 = 0; k0 < a.classes; k0 += turn) {
-        pack<float, V> in[U] = {};
-        UNROLL
-        for (int u = 0; u < U; u++)
-            if (counts && k0 + u * (turn / U) + first < a.classes)
-                in[u] = fetch<float, V>(z + k0 + u * (turn / U) + first);
-        __syncthreads();
-        UNROLL
-        for (int u = 0; u < U; u++) {
-            const int k = k0 + u * (turn / U) + first;
-            float out[V];
-            if (k >= a.classes)
-                break;
-            UNROLL
-            for (int i = 0; i < V; i++)
-                out[i] = counts ? slope<E>(in[u].at[i], k + i, label, (E)lse, a.smoothing, a.classes, scale) : 0;
-            store<G, V>(d + k, out);
-        }
-    }
+    if (a.dlogits)
+        write_slopes<G, V, E>(static_cast<G *>(a.dlogits) + n * a.grad_stride, z, a.classes, a.classes, counts, label,
+                              (E)lse, a.smoothing, a.scale);
+}
+
+static unsigned block_of(int classes)
+{
+    return classes > LONG_ROW ? (unsigned)LONG_BLOCK : (unsigned)BLOCK; /* in floats */
 }
 
 void launch_KERNEL_XENT(const k_xent *a, cudaStream_t s)
 {
     const bool vectors = a->stride % 4 == 0 && a->grad_stride % 4 == 0;
-    const unsigned block = a->classes > LONG_ROW ? (unsigned)LONG_BLOCK : (unsigned)BLOCK; /* in floats */
     DISPATCH_TYPE(a->grad_type, {
         if (vectors && a->in_floats)
-            LAUNCH((xent<T, 4, float>), a->n, block, s, *a);
+            LAUNCH((xent<T, 4, float>), a->n, block_of(a->classes), s, *a);
         else if (vectors)
             LAUNCH((xent<T, 4, double>), a->n, BLOCK, s, *a);
         else
@@ -175,14 +198,32 @@ void launch_KERNEL_LABELS(const k_labels *a, cudaStream_t s)
     LAUNCH((labels), (a->n + BLOCK - 1) / BLOCK, BLOCK, s, *a);
 }
 
-__global__ void xent_top(k_xent_part a)
+__global__ void numbers(k_numbers a)
+{
+    const int n = blockIdx.x * BLOCK + threadIdx.x;
+    if (n >= a.n)
+        return;
+    a.out[n * SAMPLE_N + SAMPLE_HIGH] = (float)(a.numbers[n] >> 16);
+    a.out[n * SAMPLE_N + SAMPLE_LOW] = (float)(a.numbers[n] & 0xffff);
+}
+
+void launch_KERNEL_NUMBERS(const k_numbers *a, cudaStream_t s)
+{
+    LAUNCH((numbers), (a->n + BLOCK - 1) / BLOCK, BLOCK, s, *a);
+}
+
+template <typename E, int V>
+__global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOCK) xent_top(k_xent_part a)
 {
     const int n = blockIdx.x;
-    const float *z = a.logits + (size_t)n * a.k, *label = a.in + (size_t)n * LABEL_N;
+    const float *z = a.logits + n * a.stride, *label = a.in + (size_t)n * LABEL_N;
     float *top = static_cast<float *>(a.out) + (size_t)n * TOP_N;
     float most = -INFINITY;
-    for (int k = threadIdx.x; k < a.k; k += BLOCK)
-        most = fmaxf(most, z[k]);
+    each_vector<V>(z, a.k, [&](const float(&in)[V], int k) {
+        UNROLL
+        for (int i = 0; i < V; i++)
+            most = k + i < a.k ? fmaxf(most, in[i]) : most;
+    });
     most = block_max(most);
     if (threadIdx.x != 0)
         return;
@@ -193,39 +234,45 @@ __global__ void xent_top(k_xent_part a)
     top[TOP_WEIGHT] = label[LABEL_WEIGHT];
 }
 
-void launch_KERNEL_XENT_TOP(const k_xent_part *a, cudaStream_t s)
-{
-    LAUNCH((xent_top), a->n, BLOCK, s, *a);
-}
-
-__global__ void xent_sums(k_xent_part a)
+/* Their maximum over the group is known: exponentials are in units of its. */
+template <typename E, int V>
+__global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOCK) xent_sums(k_xent_part a)
 {
     const int n = blockIdx.x;
-    const float *z = a.logits + (size_t)n * a.k, *top = a.in + (size_t)n * TOP_N;
-    const float most = top[TOP_MAX], target = top[TOP_TARGET];
-    const int label = (int)top[TOP_CLASS];
-    double sum = 0, all = 0;
-    float above = 0;
-    for (int k = threadIdx.x; k < a.k && top[TOP_WEIGHT] != 0; k += BLOCK) {
-        const float x = z[k];
-        sum += exp((double)x - most);
-        all += x;
-        above += beats(x, a.first + k, target, label) ? 1 : 0;
-    }
-    sum = block_sum(sum);
-    all = block_sum(all);
-    above = block_sum(above);
+    const float *z = a.logits + n * a.stride, *top = a.in + (size_t)n * TOP_N;
+    const float target = top[TOP_TARGET];
+    const int label = (int)top[TOP_CLASS] - a.first;
+    seen<E> s = {top[TOP_MAX], 0, 0, 0};
+    each_vector<V>(z, top[TOP_WEIGHT] != 0 ? a.k : 0,
+                   [&](const float(&in)[V], int k) { see<E, V>(s, in, k, a.k, target, label, a.smoothing > 0); });
+    const double sum = block_sum(s.exps), all = block_sum(s.all);
+    const float better = block_sum((float)s.better);
     if (threadIdx.x != 0)
         return;
     float *out = static_cast<float *>(a.out) + (size_t)n * SUMS_N;
     out[SUMS_EXP] = (float)sum;
     out[SUMS_LOGITS] = (float)all;
-    out[SUMS_BETTER] = above;
+    out[SUMS_BETTER] = better;
+}
+
+#define LAUNCH_PART(kernel, a, s)                                                                                      \
+    do {                                                                                                               \
+        if ((a)->stride % 4 != 0)                                                                                      \
+            LAUNCH((kernel<double, 1>), (a)->n, BLOCK, s, *(a));                                                       \
+        else if ((a)->in_floats)                                                                                       \
+            LAUNCH((kernel<float, 4>), (a)->n, block_of((a)->k), s, *(a));                                             \
+        else                                                                                                           \
+            LAUNCH((kernel<double, 4>), (a)->n, BLOCK, s, *(a));                                                       \
+    } while (0)
+
+void launch_KERNEL_XENT_TOP(const k_xent_part *a, cudaStream_t s)
+{
+    LAUNCH_PART(xent_top, a, s);
 }
 
 void launch_KERNEL_XENT_SUMS(const k_xent_part *a, cudaStream_t s)
 {
-    LAUNCH((xent_sums), a->n, BLOCK, s, *a);
+    LAUNCH_PART(xent_sums, a, s);
 }
 
 __global__ void xent_parts(k_xent_part a)
@@ -256,21 +303,26 @@ void launch_KERNEL_XENT_PARTS(const k_xent_part *a, cudaStream_t s)
     LAUNCH((xent_parts), (a->n + BLOCK - 1) / BLOCK, BLOCK, s, *a);
 }
 
-template <typename G> __global__ void xent_parts_bwd(k_xent_part a)
+template <typename G, int V, typename E>
+__global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOCK) xent_parts_bwd(k_xent_part a)
 {
     const int n = blockIdx.x;
-    const float *z = a.logits + (size_t)n * a.k, *lse = a.in + (size_t)n * LSE_N;
-    G *d = static_cast<G *>(a.out) + (size_t)n * a.k;
-    const bool counts = lse[LSE_WEIGHT] != 0;
-    const int label = (int)lse[LSE_CLASS] - a.first;
-    const float scale = a.scale ? *a.scale : 1;
-    for (int k = threadIdx.x; k < a.k; k += BLOCK)
-        from_float(d[k], counts ? slope<double>(z[k], k, label, lse[LSE_LSE], a.smoothing, a.classes, scale) : 0);
+    const float *lse = a.in + (size_t)n * LSE_N;
+    write_slopes<G, V, E>(static_cast<G *>(a.out) + n * a.grad_stride, a.logits + n * a.stride, a.k, a.classes,
+                          lse[LSE_WEIGHT] != 0, (int)lse[LSE_CLASS] - a.first, (E)lse[LSE_LSE], a.smoothing, a.scale);
 }
 
 void launch_KERNEL_XENT_PARTS_BWD(const k_xent_part *a, cudaStream_t s)
 {
-    DISPATCH_TYPE(a->grad_type, { LAUNCH((xent_parts_bwd<T>), a->n, BLOCK, s, *a); });
+    const bool vectors = a->stride % 4 == 0 && a->grad_stride % 4 == 0;
+    DISPATCH_TYPE(a->grad_type, {
+        if (vectors && a->in_floats)
+            LAUNCH((xent_parts_bwd<T, 4, float>), a->n, block_of(a->k), s, *a);
+        else if (vectors)
+            LAUNCH((xent_parts_bwd<T, 4, double>), a->n, BLOCK, s, *a);
+        else
+            LAUNCH((xent_parts_bwd<T, 1, double>), a->n, BLOCK, s, *a);
+    });
 }
 
 /* --- channels of a group's rows */

@@ -43,8 +43,10 @@ template <typename T, int V> __global__ void __launch_bounds__(BLOCK) embed(k_em
             const size_t i = first + u * stride;
             if (i >= vectors)
                 break;
-            const uint32_t row = divide((uint32_t)i, of_row), c = ((uint32_t)i - row * row_vectors) * V;
-            load<float, V>(a.table + (size_t)a.tokens[row] * a.c + c, in[u]);
+            const uint32_t row = divide((uint32_t)i, of_row), c = ((uint32_t)i - row * row_vectors) * V,
+                           at = (uint32_t)((int)a.tokens[row] - a.first);
+            if (at < (uint32_t)a.v)
+                load<float, V>(a.table + (size_t)at * a.c + c, in[u]);
         }
         UNROLL
         for (int u = 0; u < DEEP; u++)
@@ -190,8 +192,8 @@ template <typename T, int V> __global__ void __launch_bounds__(BLOCK, 4) embed_b
     for (unsigned first = 0; first < a.rows; first += TURN) {
         UNROLL
         for (unsigned row = first + threadIdx.x; row < first + TURN; row += BLOCK) {
-            const uint32_t token = row < a.rows ? (uint32_t)a.tokens[row] : 0;
-            if (row < a.rows && token % BUCKETS == blockIdx.y)
+            const uint32_t token = row < a.rows ? (uint32_t)((int)a.tokens[row] - a.first) : 0; /* of those here */
+            if (row < a.rows && token < (uint32_t)a.v && token % BUCKETS == blockIdx.y)
                 keys[atomicAdd(&found, 1u)] = key_of(token, row); /* in any order: they will be sorted */
         }
         __syncthreads();

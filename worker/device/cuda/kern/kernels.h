@@ -223,14 +223,16 @@ struct k_link {
     uint64_t layer; /* DROP: this and the rest */
     uint32_t bound;
     float kept;
-    bool samples; /* whole samples, not elements */
+    bool samples;      /* whole samples, not elements */
+    int first, whole;  /* of rows of `whole` channels these are some, from `first` on; whole 0: they are all */
+    const float *rows; /* (n / sample, SAMPLE_N): the samples' numbers as they come over a group; NULL: they do not */
 };
 enum { K_LINKS_MAX = 6 };
 
 /* y = the links, one after another, of x. Each value is rounded as if it were stored. */
 struct k_chain {
     size_t n, sample;         /* elements: in all, of a sample */
-    int c;                    /* SCALE: channels lie side by side; 0: no link wants to know */
+    int c;                    /* channels, where these lie side by side */
     enum dtype type, rounded; /* rounded: fp32 values are those of this half; else DT_F32 */
     const void *x;
     void *y;
@@ -304,19 +306,19 @@ struct k_tokens {
     float *out;
 };
 
-/* out (rows, c): of each token its row of a table (v, c). */
+/* out (rows, c): of each token its row of a table (v, c) of the tokens from `first` on; zeros of all others. */
 struct k_embed {
     size_t rows;
-    int c;
+    int c, first, v;
     enum dtype type;
     const float *tokens, *table;
     void *out;
 };
 
-/* out (v, c) += the rows of dy (rows, c), each to the row of its token. */
+/* out (v, c) += the rows of dy (rows, c), each to the row of its token, if that is there. */
 struct k_embed_bwd {
     unsigned rows;
-    int c;
+    int c, first, v;
     enum dtype type;
     const float *tokens;
     const void *dy;
@@ -381,20 +383,28 @@ struct k_labels { /* labels of a batch, -1: it does not count -> (n, LABEL_N) */
     float *out;
 };
 
+struct k_numbers { /* numbers of samples -> (n, SAMPLE_N) */
+    int n;
+    const uint32_t *numbers;
+    float *out;
+};
+
 /* The loss over parts of the logits (program/split.h): rows (n) of `k` logits of the classes from `first` on, of
  * `classes` in all. What each kernel reads and writes is its op's (program.h); all but dlogits is fp32. TOP, SUMS and
- * BWD read the logits once each. */
+ * BWD read the logits once each; dlogits may lie where they are. */
 struct k_xent_part {
     int n, k, first, classes;
-    const float *logits;  /* (n, k); PARTS: none */
-    const float *in;      /* TOP: labels; SUMS: tops; PARTS: sums; BWD: LSE_* */
-    const float *tops;    /* PARTS: (n, TOP_N) */
-    void *out;            /* BWD: dlogits (n, k) */
-    enum dtype grad_type; /* BWD */
-    float smoothing;      /* PARTS, BWD */
-    const float *scale;   /* BWD: loss scale */
-    int mine, batch;      /* PARTS: rows [mine, mine + batch) are this rank's, and counted by it */
-    float *samples;       /* PARTS: (batch, 4), as k_xent's */
+    size_t stride, grad_stride; /* elements from one row to the next: of logits, of dlogits */
+    bool in_floats;             /* as k_xent's */
+    const float *logits;        /* PARTS: none */
+    const float *in;            /* TOP: labels; SUMS: tops; PARTS: sums; BWD: LSE_* */
+    const float *tops;          /* PARTS: (n, TOP_N) */
+    void *out;                  /* BWD: dlogits */
+    enum dtype grad_type;       /* BWD */
+    float smoothing;            /* SUMS: not 0: logits are summed, too; PARTS, BWD */
+    const float *scale;         /* BWD: loss scale */
+    int mine, batch; /* PARTS: rows [mine, mine + batch) are this rank's, and counted by it; they may begin before */
+    float *samples;  /* PARTS: (batch, 4), as k_xent's */
 };
 
 /* A filter whose copy is that of a convolution over pixels put together (device/fold.h). */
@@ -638,6 +648,7 @@ struct k_checksum {
     X(KERNEL_SLICE, struct k_columns)                                                                                  \
     X(KERNEL_PAD, struct k_columns)                                                                                    \
     X(KERNEL_LABELS, struct k_labels)                                                                                  \
+    X(KERNEL_NUMBERS, struct k_numbers)                                                                                \
     X(KERNEL_ROWS, struct k_rows)                                                                                      \
     X(KERNEL_XENT_TOP, struct k_xent_part)                                                                             \
     X(KERNEL_XENT_SUMS, struct k_xent_part)                                                                            \
