@@ -20,11 +20,18 @@
 
 struct plan_config {
     struct train_config train;
-    int64_t world, local_world;
+    int64_t world, local_world, nodes;
+    int hardware; /* 0: none; else an enum hardware_id, plus one */
     bool json, step_time;
 };
 
 #define OWN(field) offsetof(struct plan_config, field)
+
+static const char machines[] = "none"
+#define X(id, name, ...) "|" name
+#include "worker/planner/hardware.def"
+#undef X
+    ;
 
 static const struct arg_spec own[] = {
     ARG_GROUP("Plan"),
@@ -42,7 +49,21 @@ static const struct arg_spec own[] = {
      .def = "0",
      .min = 0,
      .max = 65536,
-     .help = "ranks of each host, which share its cores; 0: all of them"},
+     .help = "ranks of each host, which share its cores; 0: all of them, or with --hardware its GPUs of a node"},
+    {.name = "hardware",
+     .type = ARG_CHOICE,
+     .at = OWN(hardware),
+     .choices = machines,
+     .def = "none",
+     .help = "predict the time of a step on nodes of these GPUs, a rank each, from published figures of such GPUs and "
+             "networks, and from what was published of one of them alone. Memory is counted as on the cpu device"},
+    {.name = "nodes",
+     .type = ARG_INT,
+     .at = OWN(nodes),
+     .def = "0",
+     .min = 0,
+     .max = 65536,
+     .help = "hardware: so many nodes; 0: as --world-size says"},
     {.name = "step-time",
      .type = ARG_FLAG,
      .at = OWN(step_time),
@@ -57,13 +78,33 @@ static const struct personality_default defaults[] = {{NULL, NULL, 0, NULL}};
 /* --auto-parallel predicts all plans. */
 static bool wants_time(const struct plan_config *c)
 {
-    return c->step_time || c->train.auto_parallel;
+    return c->step_time || c->hardware || c->train.auto_parallel;
+}
+
+/* Ranks of machines that are not here. */
+static int apply_hardware(struct plan_config *c, struct err *e)
+{
+    if (c->nodes && !c->hardware)
+        return err_set(e, ERR_USAGE, "--nodes %d: of which machines? --hardware names them; ranks are --world-size",
+                       (int)c->nodes);
+    if (!c->hardware)
+        return 0;
+    c->train.device = "cpu";
+    const int64_t gpus = hardware_gpus((enum hardware_id)(c->hardware - 1));
+    if (c->local_world == 0)
+        c->local_world = c->nodes == 0 && c->world < gpus ? c->world : gpus;
+    if (c->nodes && c->world != 1 && c->world != c->nodes * c->local_world)
+        return err_set(e, ERR_USAGE, "--nodes %d of %d ranks are not --world-size %d", (int)c->nodes,
+                       (int)c->local_world, (int)c->world);
+    c->world = c->nodes ? c->nodes * c->local_world : c->world;
+    return 0;
 }
 
 static int apply(void *config, const struct personality_args *a, struct err *e)
 {
     struct plan_config *c = config;
     (void)a;
+    TRY(apply_hardware(c, e));
     if (c->local_world > c->world)
         return err_set(e, ERR_USAGE, "--local-world-size %d: the run has %d ranks in all (--world-size)",
                        (int)c->local_world, (int)c->world);
@@ -178,6 +219,11 @@ static void print_groups(const struct layout *l, enum layout_group g)
 static void print_step(const struct plan_ranks *r)
 {
     const struct prediction *s = &r->step;
+    const struct hardware *h = &r->machine;
+    if (r->hardware >= 0)
+        printf("hardware: %s; %d node%s of %d; efficiency %.3f, by %g images/s of ResNet-50 on one %s, %d at a time\n",
+               h->text, (r->world + r->local_world - 1) / r->local_world, r->world > r->local_world ? "s" : "",
+               r->local_world, h->efficiency, h->rate, h->fitted, h->batch);
     printf("step: %.1f ms predicted, %.1f images a second; the busiest rank computes for %.1f ms, and reduces for "
            "%.1f ms beside that\n",
            1e3 * s->seconds, (double)r->cfg->batch_size / s->seconds, 1e3 * s->computes, 1e3 * s->reduces);
@@ -288,6 +334,13 @@ static void add_measured(cJSON *to, const struct plan_ranks *r)
     cJSON_AddNumberToObject(step, "seconds", r->step.seconds);
     cJSON_AddNumberToObject(step, "computes", r->step.computes);
     cJSON_AddNumberToObject(step, "reduces", r->step.reduces);
+    if (r->hardware >= 0) {
+        cJSON *hardware = cJSON_AddObjectToObject(to, "hardware");
+        cJSON_AddStringToObject(hardware, "name", r->machine.name);
+        cJSON_AddNumberToObject(hardware, "efficiency", r->machine.efficiency);
+        cJSON_AddNumberToObject(hardware, "rate", r->machine.rate);
+        cJSON_AddNumberToObject(hardware, "batch", r->machine.batch);
+    }
     if (r->network.known[0])
         add_links(to, "inside", r->network.inside);
     if (r->network.known[1])
@@ -372,7 +425,8 @@ static bool is_of_all(int rc)
 /* The exit code. */
 static int plan_measured(const struct plan_config *c)
 {
-    struct plan_ranks r = {.cfg = &c->train, .world = (int)c->world, .local_world = (int)c->local_world};
+    struct plan_ranks r = {
+        .cfg = &c->train, .world = (int)c->world, .local_world = (int)c->local_world, .hardware = c->hardware - 1};
     struct err e;
     int code = EXIT_OK, rc = plan_ranks_start(&r, &code, &e);
     if (rc < 0 || r.rank < 0)

@@ -42,6 +42,7 @@ int here_open(struct here *h, const struct train_config *cfg, const struct env_c
                                           .node = env->group_rank < 0 ? 0 : (int)env->group_rank,
                                           .comm = h->comm,
                                           .opened = &h->opened,
+                                          .hardware = -1,
                                           .tells = env->rank == 0};
         rc = planner_open(&h->planner, &o, e);
     }

@@ -31,14 +31,14 @@ struct route {
     double trips, sent;
 };
 
-static struct route route_of(enum network_call c, int n, double bytes)
+static struct route route_of(enum network_call c, int n, double bytes, bool halving)
 {
     const double once = bytes * (n - 1) / n;
     switch (c) {
     case NETWORK_ALL_REDUCE:
         if (bytes * (n - 1) <= EXCHANGE_BYTES)
             return (struct route){1, bytes * (n - 1)};
-        return (struct route){2.0 * (n - 1), 2 * once};
+        return (struct route){halving ? 2 * ceil(log2(n)) : 2.0 * (n - 1), 2 * once};
     case NETWORK_SCATTER:
         return (struct route){1, once};
     case NETWORK_GATHER:
@@ -50,11 +50,13 @@ static struct route route_of(enum network_call c, int n, double bytes)
     }
 }
 
-static struct network_cost on_link(const struct network_link *l, enum network_call c, int ranks, int flows,
+/* Over the links between nodes, or those inside of one. */
+static struct network_cost on_link(const struct network *n, bool between, enum network_call c, struct network_span s,
                                    double bytes)
 {
-    const struct route r = route_of(c, ranks, bytes);
-    return (struct network_cost){r.trips * l[c].alpha + r.sent * l[c].beta * flows, l[c].cores};
+    const struct network_link *l = between ? n->between : n->inside;
+    const struct route r = route_of(c, s.ranks, bytes, n->halving);
+    return (struct network_cost){r.trips * l[c].alpha + r.sent * l[c].beta * s.flows, l[c].cores};
 }
 
 bool network_is_hierarchical(const struct network *n, struct network_span s, double bytes)
@@ -66,9 +68,10 @@ bool network_is_hierarchical(const struct network *n, struct network_span s, dou
 static struct network_cost by_nodes(const struct network *n, struct network_span s, double bytes)
 {
     const int local = s.ranks / s.nodes;
-    const struct network_cost a = on_link(n->inside, NETWORK_SCATTER, local, 1, bytes),
-                              b = on_link(n->between, NETWORK_ALL_REDUCE, s.nodes, local * s.flows, bytes / local),
-                              c = on_link(n->inside, NETWORK_GATHER, local, 1, bytes);
+    const struct network_span node = {local, 1, 1}, across = {s.nodes, s.nodes, local * s.flows};
+    const struct network_cost a = on_link(n, false, NETWORK_SCATTER, node, bytes),
+                              b = on_link(n, true, NETWORK_ALL_REDUCE, across, bytes / local),
+                              c = on_link(n, false, NETWORK_GATHER, node, bytes);
     const double seconds = a.seconds + b.seconds + c.seconds;
     return (struct network_cost){
         seconds, seconds > 0 ? (a.seconds * a.cores + b.seconds * b.cores + c.seconds * c.cores) / seconds : 0};
@@ -80,7 +83,7 @@ struct network_cost network_cost(const struct network *n, enum network_call c, s
         return (struct network_cost){0, 0};
     if (c == NETWORK_ALL_REDUCE && network_is_hierarchical(n, s, bytes))
         return by_nodes(n, s, bytes);
-    return on_link(s.nodes > 1 ? n->between : n->inside, c, s.ranks, s.flows, bytes);
+    return on_link(n, s.nodes > 1, c, s, bytes);
 }
 
 /* Least squares of (a x + b y - 1), x = trips / seconds, y = sent / seconds; neither below 0. */
@@ -88,7 +91,7 @@ struct network_link network_fit(enum network_call c, const double *bytes, const 
 {
     double xx = 0, xy = 0, yy = 0, sx = 0, sy = 0;
     for (int i = 0; i < n; i++) {
-        const struct route r = route_of(c, 2, bytes[i]);
+        const struct route r = route_of(c, 2, bytes[i], false);
         const double x = r.trips / seconds[i], y = r.sent / seconds[i];
         xx += x * x, xy += x * y, yy += y * y, sx += x, sy += y;
     }

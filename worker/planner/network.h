@@ -4,7 +4,7 @@
  *
  * by the algorithms of the communicators (comm/gloo/gloo.cc): an all-reduce of B bytes over n ranks is a ring, 2 (n -
  * 1) trips and 2 (n - 1) / n B sent, or for little an exchange in one trip; a reduce-scatter one trip, an all-gather
- * n - 1, (n - 1) / n B each; a message is one trip. A group that lies on several nodes goes at the pace of the links
+ * n - 1, (n - 1) / n B each; a message is one trip. Over GPUs an all-reduce takes 2 log2(n) trips instead (halving). A group that lies on several nodes goes at the pace of the links
  * between them, which the groups that cross them side by side share (flows).
  *
  * A message goes beside the threads that compute. It takes time of theirs to ask for it and, when it begins, to hand it
@@ -43,6 +43,7 @@ struct network {
     bool known[2];     /* inside, between: else nothing is there to say it */
     int local;         /* ranks of a node */
     bool hierarchical; /* all-reduces go node by node (comm.h, comm_hierarchy()) */
+    bool halving;      /* an all-reduce takes 2 log2(n) trips: by halving and doubling, or trees; else it is a ring */
 };
 
 /* Who makes a call: so many ranks on so many nodes, and groups that cross the links of a node side by side. */

@@ -51,13 +51,19 @@ static int find_nodes(struct planner *p, struct err *e)
     return 0;
 }
 
+/* What is known of the links' cores stays. */
 static int given_links(struct planner *p, struct err *e)
 {
     const struct train_config *cfg = p->o.cfg;
-    if (cfg->network) {
-        TRY(network_parse(cfg->network, p->network.between, e) < 0 ? err_wrap(e, "--network") : 0);
-        p->network.known[1] = true;
+    struct network_link given[NETWORK_CALLS];
+    if (!cfg->network)
+        return 0;
+    TRY(network_parse(cfg->network, given, e) < 0 ? err_wrap(e, "--network") : 0);
+    for (int c = 0; c < NETWORK_CALLS; c++) {
+        given[c].cores = p->network.between[c].cores;
+        p->network.between[c] = given[c];
     }
+    p->network.known[1] = true;
     return 0;
 }
 
@@ -78,21 +84,14 @@ int planner_measures(const struct train_config *cfg, int local_world)
     return most < 1 ? 1 : most < local_world ? most : local_world;
 }
 
-static int open_planner(struct planner *p, struct err *e)
+static int open_here(struct planner *p, struct err *e)
 {
-    TRY(forecast_open(&p->base, p->o.cfg, p->o.world, p->o.local_world, e));
-    if (forecast_session(p->base)->device->ops->async)
-        return err_set(e, -ENOTSUP, "the time of a step is not predicted for the %s device: expected cpu or ref",
-                       forecast_session(p->base)->device->ops->name);
-    TRY(op_times_create(&p->times, e));
     p->cores = cores_of_process();
     p->measure = (struct measure){.times = p->times,
                                   .base = p->base,
                                   .comm = p->o.comm,
                                   .computing = planner_measures(p->o.cfg, p->o.local_world),
                                   .place = p->o.place};
-    p->network.local = p->o.local_world;
-    p->network.hierarchical = p->o.cfg->by_node == REDUCE_HIERARCHICAL;
     TRY(find_nodes(p, e));
     TRY(given_links(p, e));
     say(p, "planning: measuring transfers and copies", 0, 1);
@@ -101,6 +100,28 @@ static int open_planner(struct planner *p, struct err *e)
     TRY(measure_share(&p->measure, &p->network, e));
     say_over(p);
     return check_links(p, e);
+}
+
+/* A GPU stands for the threads of a rank. */
+static int open_hardware(struct planner *p, struct err *e)
+{
+    const int threads = forecast_session(p->base)->threads;
+    TRY(hardware_open(&p->hardware, (enum hardware_id)p->o.hardware, e));
+    p->cores = (double)threads * p->o.local_world;
+    hardware_network(&p->hardware, threads, &p->network);
+    return given_links(p, e);
+}
+
+static int open_planner(struct planner *p, struct err *e)
+{
+    TRY(forecast_open(&p->base, p->o.cfg, p->o.world, p->o.local_world, e));
+    if (forecast_session(p->base)->device->ops->async)
+        return err_set(e, -ENOTSUP, "the time of a step is not predicted for the %s device: expected cpu or ref",
+                       forecast_session(p->base)->device->ops->name);
+    TRY(op_times_create(&p->times, e));
+    p->network.local = p->o.local_world;
+    p->network.hierarchical = p->o.cfg->by_node == REDUCE_HIERARCHICAL;
+    return p->o.hardware >= 0 ? open_hardware(p, e) : open_here(p, e);
 }
 
 int planner_open(struct planner **ret, const struct planner_options *o, struct err *e)
@@ -132,6 +153,11 @@ const struct network *planner_network(const struct planner *p)
     return &p->network;
 }
 
+const struct hardware *planner_hardware(const struct planner *p)
+{
+    return p->o.hardware >= 0 ? &p->hardware : NULL;
+}
+
 /* --- one plan */
 
 struct looking {
@@ -141,6 +167,13 @@ struct looking {
     int64_t limit; /* a rank above it is not measured; 0: none is */
     bool all;      /* every stage is there */
 };
+
+static int times_of_hardware(struct planner *p, const struct session *s, struct err *e)
+{
+    struct plan_options plan;
+    const struct op_load load = rank_step_load(s, &plan);
+    return hardware_times(&p->hardware, p->times, &load, e);
+}
 
 static int look(void *ctx, struct session *s, struct err *e)
 {
@@ -154,7 +187,7 @@ static int look(void *ctx, struct session *s, struct err *e)
         l->all = false;
         return 0;
     }
-    TRY(measure_session(&l->p->measure, s, e));
+    TRY(l->p->o.hardware >= 0 ? times_of_hardware(l->p, s, e) : measure_session(&l->p->measure, s, e));
     actor_finish(&l->actors[at.stage]);
     return rank_step(&l->actors[at.stage], s, l->p->times, &l->network, e);
 }
@@ -219,7 +252,8 @@ int planner_predict(struct planner *p, const struct train_config *cfg, struct pr
     struct looking l = {.p = p, .network = p->network, .all = true};
     *ret = (struct prediction){0};
     l.network.hierarchical = cfg->by_node == REDUCE_HIERARCHICAL;
-    say(p, "planning: measuring operations", 0, 1);
+    if (p->o.hardware < 0)
+        say(p, "planning: measuring operations", 0, 1);
     int rc = predict(&l, cfg, ret, e);
     say_over(p);
     return rc;

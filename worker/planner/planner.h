@@ -27,6 +27,7 @@ struct planner_options {
     int rank, place, node;             /* of this process; place: env_contract_place() */
     struct comm *comm;                 /* of those that are here; NULL: one rank alone */
     const struct comm_options *opened; /* as comm was */
+    int hardware;                      /* enum hardware_id of the machines; -1: this one, which is measured */
     bool tells;                        /* a line on stderr meanwhile; rank 0 alone does */
 };
 
@@ -37,7 +38,8 @@ int planner_measures(const struct train_config *cfg, int local_world);
 
 struct planner;
 /* Opens the data and the device, and measures what does not depend on a plan. ERR_USAGE: links between nodes are wanted
- * that are not here and that no option gives; -ENOTSUP: a device whose operations are not timed. */
+ * that are not here and that no option gives; -ENOTSUP: a device whose operations are not timed. With hardware nothing
+ * is measured, and comm is NULL. */
 int planner_open(struct planner **ret, const struct planner_options *o, struct err *e);
 void planner_close(struct planner *p);
 
@@ -52,6 +54,8 @@ struct prediction {
 int planner_predict(struct planner *p, const struct train_config *cfg, struct prediction *ret, struct err *e);
 
 const struct network *planner_network(const struct planner *p);
+struct hardware;
+const struct hardware *planner_hardware(const struct planner *p); /* NULL: this machine */
 
 /* One way of all. */
 struct planner_row {

@@ -2,6 +2,7 @@
 #ifndef CRUN_WORKER_PLANNER_IMPL_H
 #define CRUN_WORKER_PLANNER_IMPL_H
 
+#include "worker/planner/hardware.h"
 #include "worker/planner/measure.h"
 #include "worker/planner/planner.h"
 
@@ -13,8 +14,9 @@ struct planner {
     struct op_times *times;
     struct network network;
     struct measure measure;
-    int *nodes;   /* (comm->world): of each rank */
-    double cores; /* of a node */
+    struct hardware hardware; /* of a machine that is not here */
+    int *nodes;               /* (comm->world): of each rank */
+    double cores;             /* of a node */
 };
 
 #endif
