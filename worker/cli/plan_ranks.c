@@ -41,7 +41,7 @@ static int plan_all(struct plan_ranks *r, struct planner *p, struct err *e)
 static int plan_elsewhere(struct plan_ranks *r, struct err *e)
 {
     const struct planner_options o = {
-        .cfg = r->cfg, .world = r->world, .local_world = r->local_world, .hardware = r->hardware, .tells = true};
+        .cfg = r->cfg, .world = r->world, .local_world = r->local_world, .hardware = r->hardware};
     struct planner *p;
     TRY(planner_open(&p, &o, e));
     r->machine = *planner_hardware(p);

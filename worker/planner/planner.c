@@ -252,8 +252,7 @@ int planner_predict(struct planner *p, const struct train_config *cfg, struct pr
     struct looking l = {.p = p, .network = p->network, .all = true};
     *ret = (struct prediction){0};
     l.network.hierarchical = cfg->by_node == REDUCE_HIERARCHICAL;
-    if (p->o.hardware < 0)
-        say(p, "planning: measuring operations", 0, 1);
+    say(p, "planning: measuring operations", 0, 1);
     int rc = predict(&l, cfg, ret, e);
     say_over(p);
     return rc;
