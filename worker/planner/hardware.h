@@ -4,8 +4,8 @@
  *
  * Operations that ride along with another one (device/fuse.h) take nothing. The efficiency of a row is what makes
  * ResNet-50 on one GPU take as long as was published for one GPU; nothing else is fitted. It holds for arithmetic,
- * memory and links alike. Host, loader and start-up take nothing. An all-reduce goes by trees or by halving and doubling,
- * as NCCL and Gloo do over many ranks: network.h, `halving`. */
+ * memory and links alike. Host, loader and start-up take nothing. An all-reduce goes by trees or by halving and
+ * doubling, as NCCL and Gloo do over many ranks: network.h, `halving`. */
 #ifndef CRUN_WORKER_HARDWARE_H
 #define CRUN_WORKER_HARDWARE_H
 

@@ -4,8 +4,9 @@
  *
  * by the algorithms of the communicators (comm/gloo/gloo.cc): an all-reduce of B bytes over n ranks is a ring, 2 (n -
  * 1) trips and 2 (n - 1) / n B sent, or for little an exchange in one trip; a reduce-scatter one trip, an all-gather
- * n - 1, (n - 1) / n B each; a message is one trip. Over GPUs an all-reduce takes 2 log2(n) trips instead (halving). A group that lies on several nodes goes at the pace of the links
- * between them, which the groups that cross them side by side share (flows).
+ * n - 1, (n - 1) / n B each; a message is one trip. With `halving` an all-reduce takes 2 log2(n) trips instead. A group
+ * that lies on several nodes goes at the pace of the links between them, which the groups that cross them side by side
+ * share (flows).
  *
  * A message goes beside the threads that compute. It takes time of theirs to ask for it and, when it begins, to hand it
  * over (the system copies it, as much as a socket takes).
