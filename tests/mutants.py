@@ -62,8 +62,8 @@ MUTANTS = {
         "common/rdzv/client/hosts.c", 'if (working || h->heard ||', 'if (!working || h->heard ||',
         ["hosts"]),
     "decisions_outlive_their_term": (
-        "launcher/rendezvous/keeper.c", ' && c->term == k->term', '',
-        ["launcher_keeper"]),
+        "common/rdzv/leader/keeper.c", ' && c->term == k->term', '',
+        ["keeper"]),
     "emptied_home_holds_nothing": (
         "common/rdzv/client/election.c", 'x->above || (x->was_member && ev->rc == 0))', 'x->above)',
         ["election"]),

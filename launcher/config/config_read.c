@@ -239,10 +239,10 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
         c->home = (struct home){.kind = HOME_LOCAL, .node_rank = -1, .from = "-H"};
     else
         TRY(config_find_home(c, e));
-    if (c->home.kind == HOME_LISTED && c->rdzv_tls)
+    if (c->home.kind == HOME_LISTED && c->rdzv_tls && !c->home.daemons)
         return err_set(e, ERR_USAGE,
-                       "--rdzv-tls: the hosts of a list are cruns, which speak no TLS: leave it out, or meet at a "
-                       "rendezvousd");
+                       "--rdzv-tls: the hosts of a list are cruns, which speak no TLS: leave it out, or say that they "
+                       "are daemons, with --rdzv-backend rendezvousd");
     if (c->home.kind == HOME_STATIC && c->rank_order != CONFIG_ORDER_AUTO && c->rank_order != CONFIG_ORDER_NODE_RANK)
         return err_set(e, ERR_USAGE,
                        "--rank-order: a static rendezvous orders nodes by their rank, expected node-rank");

@@ -211,18 +211,13 @@ int home_parse_list(const char *list, struct home_host ret[HOME_LIST_MAX], int *
     }
 }
 
-/* Why a host that hears MIN nodes knows that no other one does (decision 0039). */
+/* May nodes of this job host it? Why a host that hears MIN nodes knows that no other one does: decision 0039. */
 static int check_list(const struct choice *c, const char *list, struct err *e)
 {
     const struct home_typed *t = c->t;
     const struct home *h = c->home;
     if (t->max_nodes == 1)
         return err_set(e, ERR_USAGE, "'%s' is a list of hosts, and a job of one node meets nobody: leave it out", list);
-    if (c->home->is_configured || (t->backend && !backend_is(c, "c10d tcp")))
-        return err_set(e, ERR_USAGE,
-                       "'%s': a list names nodes of the job that host its rendezvous, not a rendezvousd, and goes with "
-                       "no other backend than c10d: give it with --rdzv-endpoint, without --rdzv-backend",
-                       list);
     if (2 * t->min_nodes <= t->max_nodes)
         return err_set(e, ERR_USAGE,
                        "'%s' with --nnodes %d:%d: two hosts of a list could gather %d nodes each and both run the job; "
@@ -246,15 +241,23 @@ static int check_list(const struct choice *c, const char *list, struct err *e)
 static int take_list(struct choice *c, const char *list, const struct scheduler *s, struct err *e)
 {
     struct home *h = c->home;
-    const int is_host = c->t->is_host;
     size_t n = 0;
     if (h->node_rank < 0)
         h->node_rank = s->node_rank;
+    struct err unfit;
     TRY(home_parse_list(list, h->list, &h->listed, e));
-    TRY(check_list(c, list, e));
+    if (c->t->backend && !backend_is(c, "c10d tcp rendezvousd"))
+        return err_set(
+            e, ERR_USAGE,
+            "'%s': a list names nodes of the job that host its rendezvous, or daemons that share their state, "
+            "and goes with no other backend than c10d and rendezvousd",
+            list);
     h->kind = HOME_LISTED;
-    h->numbered = true;
-    h->hosting = is_host < 0 ? HOME_HOSTS_IF_OWN : is_host ? HOME_HOSTS : HOME_DIALS;
+    TRY(choose_hosting(c, list, e));
+    h->daemons = is_of_a_daemon(c);
+    if (!h->daemons && check_list(c, list, &unfit) < 0)
+        snprintf(h->unfit, sizeof h->unfit, "%s", unfit.text);
+    h->numbered = !h->daemons && !h->unfit[0];
     for (int i = 0; i < h->listed && n < sizeof h->endpoint; i++) {
         char one[HOME_HOST_MAX + 16];
         n += (size_t)snprintf(h->endpoint + n, sizeof h->endpoint - n, "%s%s", i ? "," : "",

@@ -4,8 +4,9 @@
  *   - --standalone, or one node and nothing else: inside this crun;
  *   - an endpoint HOST[:PORT] (backend c10d, tcp or none): dial it, or host it where HOST is an address of this
  *     machine; with backend rendezvousd only dial it;
- *   - a list of endpoints HOST[:PORT],HOST[:PORT],...: dial the one that hears most nodes; those that are this machine
- *     are hosted;
+ *   - a list of endpoints HOST[:PORT],HOST[:PORT],...: nodes of the job, of which this one dials whoever hears most
+ *     nodes, and hosts where it is one of them; or daemons that share their state. crun.conf and backend rendezvousd
+ *     mean the latter; else the first of the list that is a daemon says so when it is asked (decision 0047);
  *   - --master-addr with backend c10d: that endpoint, for torchrun's users mean it;
  *   - backend static, --master-addr or --master-port: node rank 0 hosts there, and the workers' store is on the same
  *     port;
@@ -38,7 +39,7 @@ struct err;
     X(HOME_ETCD, "etcd")                                                                                               \
     X(HOME_K8S, "k8s")                                                                                                 \
     X(HOME_FILE, "file")                                                                                               \
-    X(HOME_LISTED, "listed hosts") /* one of several cruns that host */
+    X(HOME_LISTED, "listed hosts") /* one of several cruns that host, or daemons */
 
 enum home_kind { HOME_KINDS(CHOICE_ID) };
 
@@ -85,6 +86,8 @@ struct home {
     int store_port;                       /* of the workers' store, typed: --master-port; 0: a fresh one each round */
     struct home_host list[HOME_LIST_MAX]; /* listed */
     int listed;                           /* how many they are */
+    bool daemons;                         /* listed: they are daemons, as is known without asking */
+    char unfit[600];                      /* listed: why they cannot be nodes of this job that host; "": they can */
     char run_id[HOME_ID_MAX + 1];         /* typed, the scheduler's, HOME_RUN_ID, or "" (local: draw one) */
     int node_rank;                        /* typed or the scheduler's; -1: none */
     bool numbered;                        /* node_rank is a place that one node has: static, or the scheduler's */

@@ -42,7 +42,8 @@ int whom_ask_hosts(struct whom *w, int argc, const char *const *words, bool (*fi
         if (one == 0 && other)
             freeReplyObject(other);
         other = one == 0 ? r : other;
-        if (one == 0 && (!fits || fits(r)))
+        const bool aside = one == 0 && r->type == REDIS_REPLY_ERROR && strncmp(r->str, "STANDBY ", 8) == 0;
+        if (one == 0 && !aside && (!fits || fits(r)))
             break;
         if (one < 0 && rc != ERR_REFUSED)
             rc = err_set(e, one, "%s port %s: %s", w->ask.host, w->ask.port, why.text);

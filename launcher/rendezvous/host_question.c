@@ -35,11 +35,23 @@ static void on_late(uv_timer_t *t)
     fail(container_of(t, struct host_question, late), HOSTS_NONE, "it does not answer");
 }
 
+static void say_daemon(struct host_question *q, const redisReply *r)
+{
+    char state[40] = "";
+    rdzv_field_find(r->str, r->len, "state", state, sizeof state);
+    q->o.daemon(q->o.arg, q, state[0] || rdzv_field_number(r->str, r->len, "leads", 0) == 0 ? state : NULL);
+    host_question_close(q);
+}
+
 static void on_reply(void *arg, const redisReply *r)
 {
     struct host_question *q = arg;
     if (r->type != REDIS_REPLY_STRING) {
         fail(q, HOSTS_NONE, r->type == REDIS_REPLY_ERROR ? rdzv_refusal(r->str) : "it is no host of this list");
+        return;
+    }
+    if (rdzv_field_number(r->str, r->len, "daemon", 0) == 1) {
+        say_daemon(q, r);
         return;
     }
     answer(q, HOSTS_HEARS, (int)rdzv_field_number(r->str, r->len, "heard", 0),

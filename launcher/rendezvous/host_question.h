@@ -1,4 +1,5 @@
-/* What a node asks a host of a list before it dials it (RDZV.SEATS): whom it hears. One connection for one question. */
+/* What a node asks a host of a list before it dials it (RDZV.SEATS): whom it hears, or that it is a daemon. One
+ * connection for one question. */
 #ifndef CRUN_LAUNCHER_HOST_QUESTION_H
 #define CRUN_LAUNCHER_HOST_QUESTION_H
 
@@ -19,6 +20,8 @@ struct host_question_options { /* strings and token are borrowed until it is ans
     /* Once, never from inside host_question_ask(); then it is closed. why: for people, "" with an answer. */
     void (*answered)(void *arg, struct host_question *q, enum hosts_answer answer, int seats, uint64_t round,
                      const char *why);
+    /* Instead: a rendezvousd listens there. state: which one it shares with others; "": not known yet; NULL: none. */
+    void (*daemon)(void *arg, struct host_question *q, const char *state);
     void *arg;
 };
 

@@ -36,7 +36,9 @@ struct rdzv_client_options {
     int home_fd;                  /* to those who touch a shared folder (common/rdzv/homes/home_process.h); 0: none */
     const struct home_host *list; /* of hosts; list_count 0: there is none */
     int list_count;
-    bool hosts_own_seat; /* whatever the name of that host means here */
+    bool list_is_daemons;   /* as is known without asking them */
+    const char *list_unfit; /* why the list cannot be one of hosts; "" or NULL: it can */
+    bool hosts_own_seat;    /* whatever the name of that host means here */
     const char *run_id;
     /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
     const char *endpoint;

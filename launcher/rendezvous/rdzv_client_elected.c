@@ -14,8 +14,8 @@
 #include "common/job/exitcode.h"
 #include "common/net/addr.h"
 #include "common/rdzv/client/election.h"
+#include "common/rdzv/leader/keeper.h"
 #include "launcher/rendezvous/hosting.h"
-#include "launcher/rendezvous/keeper.h"
 #include "launcher/rendezvous/rdzv_tcp.h"
 #include "rendezvousd/jobs/jobs.h"
 

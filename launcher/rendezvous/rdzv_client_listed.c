@@ -1,6 +1,11 @@
 /* The rendezvous of nodes that are given a list of hosts: the client behind a connection (rdzv_client_tcp.c), what says
  * which host it dials (common/rdzv/client/hosts.h), and, if this machine is in the list, the server of a host, which
- * this node dials as all others do. */
+ * this node dials as all others do.
+ *
+ * The list may also be one of daemons that share their state. Either that is known (list_is_daemons), or the first of
+ * them that is asked which seats it hears says so: then this node hosts nothing, and its client dials the list itself
+ * (tcp_go_direct()). A job that cannot have hosts (list_unfit) ends if each of the list was asked and none is a daemon.
+ * Once a host has taken this node, what else comes up in the list is no daemon's concern any more. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -12,6 +17,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
+#include "common/net/port_mark.h"
 #include "launcher/config/home.h"
 #include "launcher/rendezvous/addresses.h"
 #include "launcher/rendezvous/host_question.h"
@@ -44,7 +50,11 @@ struct listed {
     struct hosts x;
     struct hosts_event events[EVENTS_MAX]; /* to come */
     unsigned first, last;
-    bool pumping, closing;
+    bool pumping, closing, begun;
+    bool daemons;               /* the list is one of daemons */
+    const struct place *daemon; /* the first of them that has named its state; NULL: none has */
+    char state[40];             /* that one's */
+    int unanswered;             /* list_unfit: of the list, so many have not been heard */
     struct place places[HOSTS_MAX];
     struct hosting *hosting; /* NULL: this node hosts nothing, yet */
     char why[512];           /* the newest question got no answer */
@@ -54,8 +64,15 @@ struct listed {
 
 static void pump(struct listed *d);
 
+static bool has_hosts(const struct listed *d)
+{
+    return !d->daemons && !(d->o.list_unfit && d->o.list_unfit[0]);
+}
+
 static void push(struct listed *d, struct hosts_event ev)
 {
+    if (!has_hosts(d))
+        return;
     if (d->last - d->first < EVENTS_MAX)
         d->events[d->last++ % EVENTS_MAX] = ev;
     pump(d);
@@ -82,6 +99,8 @@ static void try_to_host(struct listed *d, struct place *p)
 {
     const struct home_host *h = &d->o.list[p->index];
     struct err e = {0};
+    if (port_is_marked(h->port) && !d->o.hosts_own_seat)
+        return; /* a daemon of this machine had it in the last minute */
     const int rc = hosting_open(&d->hosting, d->loop,
                                 &(struct hosting_options){.token_file = d->o.token_file,
                                                           .insecure = d->o.insecure,
@@ -104,7 +123,7 @@ static void on_own(void *arg, bool own)
     struct place *p = arg;
     p->asked = NULL;
     p->own = own;
-    if (own && !p->owner->hosting)
+    if (own && !p->owner->hosting && has_hosts(p->owner))
         try_to_host(p->owner, p);
 }
 
@@ -132,6 +151,77 @@ static void host_if_own(struct listed *d)
     }
 }
 
+/* --- daemons */
+
+static void fail(struct listed *d, const char *why)
+{
+    tcp_step(d->tcp, (struct client_event){.kind = CLIENT_TROUBLE, .text = why, .error = EXIT_USAGE_ERROR});
+}
+
+static void go_direct(struct listed *d)
+{
+    struct endpoint to[HOSTS_MAX];
+    for (int i = 0; i < d->o.list_count; i++)
+        to[i] = d->places[i].to;
+    d->daemons = true;
+    hosting_close(d->hosting);
+    d->hosting = NULL;
+    deadline_timer_set(&d->clock, INT64_MAX);
+    tcp_go_direct(d->tcp, to, d->o.list_count, d->state);
+}
+
+static void refuse_states(struct listed *d, const struct place *p, const char *state)
+{
+    char why[900];
+    if (!state)
+        snprintf(why, sizeof why,
+                 "the rendezvousd at %.270s keeps its jobs for itself, and those of a list share them: start all of "
+                 "%.300s with the same --state",
+                 p->where, d->o.endpoint);
+    else
+        snprintf(why, sizeof why,
+                 "the daemons %.270s and %.270s of the list do not share one state, %s and %s: start them with the "
+                 "same --state",
+                 d->daemon->where, p->where, d->state, state);
+    fail(d, why);
+}
+
+static void on_daemon(void *arg, struct host_question *q, const char *state)
+{
+    struct place *p = arg;
+    struct listed *d = p->owner;
+    if (p->question != q)
+        return;
+    p->question = NULL;
+    d->unanswered--;
+    if (!d->daemons && d->tcp->c.past.instance[0])
+        return; /* a host has taken this node before */
+    if (!state || (state[0] && d->daemon && strcmp(d->state, state) != 0)) {
+        refuse_states(d, p, state);
+        return;
+    }
+    if (state[0] && !d->daemon) {
+        d->daemon = p;
+        snprintf(d->state, sizeof d->state, "%s", state);
+    }
+    if (!d->daemons) {
+        log_info(MODULE, "%s is a rendezvousd: so are those of the list", p->where);
+        go_direct(d);
+    }
+}
+
+/* None of the list is a daemon, as far as they answer, and hosts it cannot have. */
+static void note_unfit(struct listed *d)
+{
+    char why[900];
+    if (d->daemons || --d->unanswered > 0)
+        return;
+    snprintf(why, sizeof why,
+             "%s; if they are daemons that share their state (none answers now): --rdzv-backend rendezvousd",
+             d->o.list_unfit);
+    fail(d, why);
+}
+
 /* --- asking */
 
 /* Two hosts say the same: the one that comes first in the list has the right secret. */
@@ -152,6 +242,10 @@ static void on_answered(void *arg, struct host_question *q, enum hosts_answer an
     if (p->question != q)
         return;
     p->question = NULL;
+    if (!has_hosts(d)) {
+        note_unfit(d);
+        return;
+    }
     log_debug(MODULE, "%s: %s%d seats, round %llu", p->where, why[0] ? why : "hears ", seats,
               (unsigned long long)round);
     if (answer != HOSTS_HEARS)
@@ -174,7 +268,9 @@ static void on_answered(void *arg, struct host_question *q, enum hosts_answer an
 
 static void ask(struct listed *d)
 {
-    host_if_own(d);
+    if (has_hosts(d))
+        host_if_own(d);
+    d->unanswered = d->o.list_count;
     for (int i = 0; i < d->o.list_count; i++) {
         struct place *p = &d->places[i];
         host_question_close(p->question);
@@ -185,6 +281,7 @@ static void ask(struct listed *d)
                                                      .token = d->tcp->tokens.n ? &d->tcp->tokens.v[0] : NULL,
                                                      .insecure = d->o.insecure,
                                                      .answered = on_answered,
+                                                     .daemon = on_daemon,
                                                      .arg = p});
     }
 }
@@ -231,10 +328,10 @@ static void carry_out(struct listed *d, enum hosts_effect_kind fx)
 /* What is carried out may bring further events: they wait for the rest of the effects. */
 static void pump(struct listed *d)
 {
-    if (d->pumping || d->closing)
+    if (d->pumping || d->closing || d->daemons)
         return;
     d->pumping = true;
-    while (d->first != d->last && !d->closing) {
+    while (d->first != d->last && !d->closing && !d->daemons) {
         struct hosts_event ev = d->events[d->first++ % EVENTS_MAX];
         const enum hosts_state before = d->x.state;
         enum hosts_effect_kind fx[HOSTS_EFFECTS_MAX];
@@ -250,7 +347,7 @@ static void pump(struct listed *d)
             carry_out(d, fx[i]);
     }
     d->pumping = false;
-    if (!d->closing)
+    if (!d->closing && !d->daemons)
         deadline_timer_set(&d->clock, hosts_deadline(&d->x));
 }
 
@@ -263,6 +360,10 @@ static struct listed *of(const struct rdzv_client *c)
 
 static int listed_join(struct rdzv_client *c, struct err *e)
 {
+    struct listed *d = of(c);
+    if (!has_hosts(d) && !d->begun && !d->o.tls)
+        ask(d);
+    d->begun = true;
     push(of(c), (struct hosts_event){.kind = HOSTS_BEGIN});
     return tcp_join(c, e);
 }
@@ -324,7 +425,10 @@ static int listed_open(struct rdzv_client **ret, uv_loop_t *loop, const struct r
         finish(d);
         return rc;
     }
-    host_if_own(d);
+    if (o->list_is_daemons)
+        go_direct(d);
+    else if (has_hosts(d))
+        host_if_own(d);
     *ret = &d->tcp->base;
     return 0;
 }

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/job/exitcode.h"
 #include "common/job/slurm.h"
 #include "common/net/addr.h"
 #include "common/net/tls_stream.h"
@@ -160,7 +161,7 @@ static void carry_out_send(struct tcp *t, const struct client_effect *fx)
 static void hang_up(struct tcp *t)
 {
     const struct linger reset = {.l_onoff = 1};
-    dial_cancel(t->dial);
+    dial_list_cancel(t->dial);
     t->dial = NULL;
     if (!t->conn)
         return;
@@ -177,6 +178,44 @@ static void on_lost(void *arg, enum rdzv_lost how, const char *why)
     tcp_step(arg, (struct client_event){.kind = CLIENT_LOST, .how = how, .text = why});
 }
 
+/* "STANDBY this rendezvousd stands by: HOST:PORT leads": that one is dialled next if it is in the list, else the one
+ * after this. What nobody typed is never dialled: no address is trusted that a stranger might name, and certificates
+ * are for the names that were typed. */
+static void turn_to_leader(struct tcp *t, const char *text)
+{
+    char where[HOME_HOST_MAX + 16], named[HOME_HOST_MAX + 16] = "";
+    const char *colon = strstr(text, "stands by: ");
+    if (colon)
+        sscanf(colon + strlen("stands by: "), "%270s", named);
+    for (int i = 0; i < t->to_count; i++)
+        if (i != t->at && strcmp(home_join(t->to[i].host, atoi(t->to[i].port), where, sizeof where), named) == 0) {
+            t->at = i;
+            return;
+        }
+    t->to[t->at].turn++;
+    t->at = (t->at + 1) % t->to_count;
+}
+
+/* Has a daemon of the list another state than the one before? Then neither knows what the other has decided. */
+static bool is_other_state(struct tcp *t, const redisReply *r)
+{
+    char state[sizeof t->state], where[HOME_HOST_MAX + 16], why[700];
+    if (t->to_count < 2 || r->type != REDIS_REPLY_STRING ||
+        rdzv_field_find(r->str, r->len, "state", state, sizeof state) != 1)
+        return false;
+    if (!t->state[0] || strcmp(t->state, state) == 0) {
+        snprintf(t->state, sizeof t->state, "%s", state);
+        return false;
+    }
+    home_join(t->to[t->at].host, atoi(t->to[t->at].port), where, sizeof where);
+    snprintf(why, sizeof why,
+             "the daemons of the list %.300s do not share one state: %.200s keeps %.32s, another one %.32s; start them "
+             "with the same --state",
+             t->o.endpoint, where, state[0] ? state : "a state of its own", t->state);
+    tcp_step(t, (struct client_event){.kind = CLIENT_TROUBLE, .text = why, .error = EXIT_USAGE_ERROR});
+    return true;
+}
+
 static void on_reply(void *arg, const redisReply *r)
 {
     static const enum client_reply_kind kinds[] = {[REDIS_REPLY_STATUS] = REPLY_STATUS,
@@ -187,6 +226,10 @@ static void on_reply(void *arg, const redisReply *r)
     const bool known = r->type == REDIS_REPLY_STATUS || ((size_t)r->type < n && kinds[r->type] != REPLY_STATUS);
     const struct client_reply reply = {
         .kind = known ? kinds[r->type] : REPLY_OTHER, .text = r->str ? r->str : "", .len = r->str ? r->len : 0};
+    if (is_other_state(arg, r))
+        return;
+    if (r->type == REDIS_REPLY_ERROR && strncmp(r->str, "STANDBY ", 8) == 0)
+        turn_to_leader(arg, r->str);
     tcp_step(arg, (struct client_event){.kind = CLIENT_REPLY, .reply = reply});
 }
 
@@ -211,11 +254,12 @@ bool tcp_is_on_this_host(int fd)
            memcmp(own, peer, ADDR_BYTES) == 0;
 }
 
-static void on_dialled(void *arg, int fd, const char *text)
+static void on_dialled(void *arg, int which, int fd, const char *text)
 {
     struct tcp *t = arg;
     struct err e = {0};
     t->dial = NULL;
+    t->at = which;
     tcp_step(t, (struct client_event){.kind = CLIENT_DIALLED, .error = fd < 0 ? fd : 0, .text = text});
     if (fd < 0)
         return;
@@ -224,7 +268,7 @@ static void on_dialled(void *arg, int fd, const char *text)
         return;
     }
     const struct rdzv_conn_options o = {.tls = t->tls,
-                                        .server_name = t->to.host,
+                                        .server_name = t->to[t->at].host,
                                         .token = t->tokens.n ? &t->tokens.v[0] : NULL,
                                         .unproved = t->o.insecure || tcp_is_on_this_host(fd),
                                         .ready = on_ready,
@@ -238,7 +282,7 @@ static void on_dialled(void *arg, int fd, const char *text)
 static void start_dial(struct tcp *t, int64_t ms)
 {
     struct err e = {0};
-    const int rc = dial_start(&t->dial, t->loop, &t->to, ms, on_dialled, t, &e);
+    const int rc = dial_list_start(&t->dial, t->loop, t->to, t->to_count, t->at, ms, on_dialled, t, &e);
     if (rc < 0)
         tcp_step(t, (struct client_event){.kind = CLIENT_DIALLED, .error = rc, .text = e.text});
 }
@@ -418,7 +462,7 @@ void tcp_close(struct rdzv_client *c)
     if (!t || t->closing)
         return;
     t->closing = true;
-    dial_cancel(t->dial);
+    dial_list_cancel(t->dial);
     if (t->conn && t->c.mode != CLIENT_RUNNING && t->c.mode != CLIENT_FENCED)
         setsockopt(rdzv_conn_fd(t->conn), SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
     rdzv_conn_close(t->conn);
@@ -432,8 +476,8 @@ static int prepare(struct tcp *t, struct err *e)
     enum auth_origin origin;
     int port;
     if (!t->seeker.seek) {
-        TRY(home_parse_endpoint(t->o.endpoint, RDZV_PORT, t->to.host, &port, e));
-        snprintf(t->to.port, sizeof t->to.port, "%d", port);
+        TRY(home_parse_endpoint(t->o.endpoint, RDZV_PORT, t->to[0].host, &port, e));
+        snprintf(t->to[0].port, sizeof t->to[0].port, "%d", port);
     }
     if (t->o.tls)
         TRY(tls_context_client(&t->tls, t->o.tls_ca, NULL, NULL, e));
@@ -451,6 +495,7 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
     t->base.ops = ops;
     t->o = *o;
     t->loop = loop;
+    t->to_count = 1;
     if (s)
         t->seeker = *s;
     client_init(&t->c, &(struct client_options){.job = o->job,
@@ -470,7 +515,7 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
     t->open_handles = 2;
     int rc = prepare(t, e);
     if (rc == 0 && !s && o->secret_help)
-        t->c.o.secret_help = o->secret_help(o->arg, t->to.host, true);
+        t->c.o.secret_help = o->secret_help(o->arg, t->to[0].host, true);
     if (rc < 0) {
         tcp_close(&t->base);
         return rc;
@@ -481,8 +526,16 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
 
 void tcp_address(struct tcp *t, const struct endpoint *to, const char *where, const char *epoch, const char *seen)
 {
-    t->to = *to;
+    t->to[0] = *to;
     tcp_step(t, (struct client_event){.kind = CLIENT_ADDRESS, .text = where, .epoch = epoch, .seen = seen});
+}
+
+void tcp_go_direct(struct tcp *t, const struct endpoint *to, int n, const char *state)
+{
+    memcpy(t->to, to, (size_t)n * sizeof *to);
+    t->to_count = n;
+    snprintf(t->state, sizeof t->state, "%s", state);
+    tcp_step(t, (struct client_event){.kind = CLIENT_DIRECT, .text = t->o.endpoint});
 }
 
 void tcp_trouble(struct tcp *t, const char *why)

@@ -127,6 +127,15 @@ static void on_patience(uv_timer_t *t)
 
 /* --- addresses */
 
+/* The one whose turn it is comes first. */
+static void rotate(struct dial *d)
+{
+    struct addrinfo *before[TRIES_MAX];
+    memcpy(before, d->order, sizeof before);
+    for (int i = 0; i < d->n; i++)
+        d->order[i] = before[((unsigned)i + d->to.turn) % (unsigned)d->n];
+}
+
 /* One by one from either family, that of the first address first. */
 static void order_addresses(struct dial *d)
 {
@@ -146,6 +155,7 @@ static void order_addresses(struct dial *d)
             b = b->ai_next;
         }
     }
+    rotate(d);
 }
 
 static void try_next(struct dial *d);

@@ -15,6 +15,7 @@ struct err;
 
 struct endpoint {
     char host[DIAL_HOST_MAX + 1], port[8];
+    unsigned turn; /* of a name's n addresses the one of number turn modulo n comes first */
 };
 
 /* done comes once, never from inside: fd >= 0 is the caller's, connected and non-blocking; else -errno. -ECONNREFUSED
@@ -23,5 +24,15 @@ struct endpoint {
 int dial_start(struct dial **ret, uv_loop_t *loop, const struct endpoint *to, int64_t timeout_ms,
                void (*done)(void *arg, int fd, const char *text), void *arg, struct err *e);
 void dial_cancel(struct dial *d); /* NULL allowed; done will not come */
+
+#define DIAL_LIST_MAX 16
+struct dial_list;
+
+/* The same for n endpoints, borrowed, of which `first` has a head start and the others follow in turn. which: the one
+ * that answered, or that failed last. -ECONNREFUSED and -ECONNRESET only if each of them refuses. */
+int dial_list_start(struct dial_list **ret, uv_loop_t *loop, const struct endpoint *to, int n, int first,
+                    int64_t timeout_ms, void (*done)(void *arg, int which, int fd, const char *text), void *arg,
+                    struct err *e);
+void dial_list_cancel(struct dial_list *d); /* as dial_cancel() */
 
 #endif

@@ -37,14 +37,16 @@ struct tcp {
     struct rdzv_client_options o;
     uv_loop_t *loop;
     struct client c;
-    bool applying; /* its effects */
-    struct endpoint to;
+    bool applying;                     /* its effects */
+    struct endpoint to[DIAL_LIST_MAX]; /* daemons that share their state, one of which leads; or one */
+    int to_count, at;                  /* at: the one that is dialled first, or that answered */
+    char state[33];                    /* which state the first that took this node keeps; "": not known */
     struct auth_tokens tokens;
     struct tls_context *tls;
     struct tcp_seeker seeker;
     int open_handles;
     bool closing;
-    struct dial *dial;
+    struct dial_list *dial;
     struct rdzv_conn *conn;
     bool has_socket; /* the connection stands for this node, as was said */
     struct deadline_timer clock;
@@ -59,6 +61,8 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
              const struct tcp_seeker *s, struct err *e);
 void tcp_address(struct tcp *t, const struct endpoint *to, const char *where, const char *epoch, const char *seen);
 void tcp_trouble(struct tcp *t, const char *why);
+/* What is behind the seeker are daemons: dial them, from now on without it. state: which one they keep, "": not known. */
+void tcp_go_direct(struct tcp *t, const struct endpoint *to, int n, const char *state);
 
 bool tcp_is_on_this_host(int fd); /* both ends have the same address: nobody stands between them */
 

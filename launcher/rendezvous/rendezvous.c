@@ -199,6 +199,8 @@ int rendezvous_open(struct rendezvous **ret, uv_loop_t *loop, const struct rende
     case HOME_LISTED:
         z->o.client.list = o->home->list;
         z->o.client.list_count = o->home->listed;
+        z->o.client.list_is_daemons = o->home->daemons;
+        z->o.client.list_unfit = o->home->unfit;
         z->o.client.hosts_own_seat = o->home->hosting == HOME_HOSTS;
         z->o.client.never_leads = o->home->hosting == HOME_DIALS;
         return open_client(z, &rdzv_client_listed_ops, e);

@@ -59,6 +59,13 @@ static bool has_arity(const struct command *cmd, const struct request *rq)
     return cmd->arity < 0 ? rq->argc >= (size_t)-cmd->arity : rq->argc == (size_t)cmd->arity;
 }
 
+/* A daemon that stands by has no jobs, and its keys would be found by nobody. */
+static bool stands_by(const struct conn *c, const struct command *cmd)
+{
+    const int of_the_leader = COMMAND_KEYS_MASK | COMMAND_ANY_KEY | COMMAND_FULL;
+    return c->s->standby && (cmd->flags & of_the_leader) && !(cmd->flags & COMMAND_ASIDE) && !server_leads(c->s);
+}
+
 /* Must the request be refused? Then the error has been sent; false: run it. */
 static bool refused(struct conn *c, const struct command *cmd, const struct request *rq)
 {
@@ -71,6 +78,8 @@ static bool refused(struct conn *c, const struct command *cmd, const struct requ
         gate_refused(c, "asked for '%s', but may use keys only", cmd->name);
         reply_error(&c->reply, "NOPERM this connection has not authenticated: it may use keys, but not '%s'",
                     cmd->name);
+    } else if (stands_by(c, cmd)) {
+        say_standby(c);
     } else {
         return false;
     }

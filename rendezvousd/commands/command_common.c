@@ -85,3 +85,10 @@ void run_subcommand(struct conn *c, const struct request *rq, const char *comman
         reply_error(&c->reply, "ERR unknown subcommand '%.*s'. Try %s HELP.", sub->n < 128 ? (int)sub->n : 128, sub->p,
                     name);
 }
+
+void say_standby(struct conn *c)
+{
+    const char *leader = c->s->standby->leader;
+    reply_error(&c->reply, "STANDBY this rendezvousd stands by: %s%s", leader[0] ? leader : "no other one",
+                leader[0] ? " leads" : " leads either, as far as it knows; ask again");
+}

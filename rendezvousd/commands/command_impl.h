@@ -18,6 +18,7 @@ void say_failure(struct conn *c, int rc);
 bool want_i64(struct conn *c, const struct request_arg *a, int64_t *ret);
 bool want_string_or_none(struct conn *c, const struct request_arg *key); /* else WRONGTYPE */
 
+void say_standby(struct conn *c);                                /* this daemon does not lead */
 void reply_value(struct conn *c, const struct request_arg *key); /* the string, or nil */
 
 /* Commands in two words. */

@@ -5,7 +5,7 @@
 #include "common/base/err.h"
 #include "common/rdzv/homes/rdzv_claim.h"
 #include "common/rdzv/wire/rdzv_wire.h"
-#include "rendezvousd/commands/commands.h"
+#include "rendezvousd/commands/command_impl.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/server_impl.h"
 #include <errno.h>
@@ -21,6 +21,10 @@
 
 void rdzv_say_error_(struct conn *c, int rc, const struct err *e)
 {
+    if (rc == -EREMOTE) {
+        say_standby(c);
+        return;
+    }
     static const struct {
         int rc;
         const char *word;
@@ -158,6 +162,12 @@ static int joined_record(const struct jobs_joined *j, struct buf *out)
     return j->beside ? rdzv_field_text(out, "serves", j->beside) : 0;
 }
 
+/* Which state it keeps, that a node with a list of daemons knows two states from one. "": its own. */
+static int add_state(const struct conn *c, struct buf *out)
+{
+    return rdzv_field_text(out, "state", c->s->standby ? c->s->standby->state : "");
+}
+
 void command_rdzv_join(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
@@ -170,10 +180,14 @@ void command_rdzv_join(struct conn *c, const struct request *rq)
     if (rc == 0)
         rc = join(c, run, node, &fields, &joined, &e);
     buf_free(&fields);
-    if (rc < 0)
+    if (rc < 0) {
         rdzv_say_error_(c, rc, &e);
-    else
-        rdzv_say_record_(c, joined_record(&joined, &answer), &answer);
+        return;
+    }
+    rc = joined_record(&joined, &answer);
+    if (rc == 0 && !jobs_is_embedded(c->s->jobs))
+        rc = add_state(c, &answer);
+    rdzv_say_record_(c, rc, &answer);
 }
 
 /* TERM run node epoch seen round: names the leader that the node dials; first request on a connection. */
@@ -227,6 +241,16 @@ void command_rdzv_next(struct conn *c, const struct request *rq)
         conn_block(c, &rdzv_next_ops_, NULL, jobs_next_hurries(p) ? 1 : timeout_ms);
 }
 
+/* A daemon is no host of a list, and says so: who asks may have typed a list of daemons. */
+static void say_daemon(struct conn *c)
+{
+    struct buf out = {0};
+    int rc = rdzv_field_int(&out, "daemon", 1);
+    rc = rc < 0 ? rc : rdzv_field_int(&out, "leads", server_leads(c->s));
+    rc = rc < 0 ? rc : add_state(c, &out);
+    rdzv_say_record_(c, rc, &out);
+}
+
 /* SEATS run node: which seats a host of a list hears. */
 void command_rdzv_seats(struct conn *c, const struct request *rq)
 {
@@ -236,6 +260,10 @@ void command_rdzv_seats(struct conn *c, const struct request *rq)
     struct err e = {0};
     if (!read_names(c, rq, run, node))
         return;
+    if (!jobs_is_embedded(c->s->jobs)) {
+        say_daemon(c);
+        return;
+    }
     int rc = jobs_seats(c->s->jobs, run, node, &seats, &e);
     if (rc < 0) {
         rdzv_say_error_(c, rc, &e);

@@ -21,6 +21,7 @@ enum {
     COMMAND_BLOCKS = 8,
     COMMAND_FULL = 16,    /* not for clients that may only use keys */
     COMMAND_ANY_KEY = 32, /* reads or changes keys that it does not name */
+    COMMAND_ASIDE = 64,   /* also of a daemon that stands by */
 };
 
 /* Which arguments are keys. */
@@ -73,7 +74,7 @@ enum {
     X(command, "command", -1, 0)                                                                                       \
     X(info, "info", -1, 0)                                                                                             \
     X(rdzv_term, "rdzv.term", 6, COMMAND_FULL)                                                                         \
-    X(rdzv_seats, "rdzv.seats", 3, COMMAND_FULL)                                                                       \
+    X(rdzv_seats, "rdzv.seats", 3, COMMAND_FULL | COMMAND_ASIDE)                                                       \
     X(rdzv_join, "rdzv.join", -4, COMMAND_FULL)                                                                        \
     X(rdzv_fail, "rdzv.fail", -4, COMMAND_FULL)                                                                        \
     X(rdzv_done, "rdzv.done", 4, COMMAND_FULL)                                                                         \

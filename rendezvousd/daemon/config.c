@@ -186,6 +186,22 @@ static const struct arg_spec specs[] = {
      .env = "RENDEZVOUSD_STATE_DIR",
      .help = "keep jobs (not keys) and their history in DIR, so that they outlive a restart of the daemon; one daemon "
              "per folder"},
+    {.name = "state",
+     .type = ARG_STRING,
+     AT(state),
+     .metavar = "STATE",
+     .env = "RENDEZVOUSD_STATE",
+     .help =
+         "keep jobs (not keys, not history) in STATE, which other daemons share: a folder (DIR or file:///DIR), "
+         "etcd://HOST[:PORT],...[/PREFIX], etcds:// or k8s://[NAMESPACE/]LEASE. One of them leads, the others stand "
+         "by; crun is given all of them (--rdzv-endpoint A:29400,B:29400)"},
+    {.name = "advertise",
+     .type = ARG_STRING,
+     AT(advertise),
+     .metavar = "ADDR",
+     .env = "RENDEZVOUSD_ADVERTISE",
+     .help = "with --state: the numeric address at which the other daemons, and clients, reach this one. Default: the "
+             "first of --bind, or of this host if that is all addresses"},
     {.name = "history",
      .type = ARG_INT,
      AT(history),
@@ -338,6 +354,28 @@ static int check_bind(const struct config *c, struct err *e)
     return rc < 0 || n == 0 ? err_set(e, ERR_USAGE, "--bind '%s': expected addresses separated by commas", c->bind) : 0;
 }
 
+static int check_state(const struct config *c, struct err *e)
+{
+    static const char *const known[] = {"/", "file:///", "etcd://", "etcds://", "k8s://"};
+    uint8_t ip[ADDR_BYTES];
+    bool good = !c->state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        good = good || strncmp(c->state, known[i], strlen(known[i])) == 0;
+    if (!good)
+        return err_set(
+            e, ERR_USAGE,
+            "--state '%s': expected a folder's absolute path, file:///DIR, etcd://, etcds:// or k8s:// (a Redis "
+            "may lose what it has acknowledged)",
+            c->state);
+    if (c->state && c->state_dir)
+        return err_set(e, ERR_USAGE, "--state and --state-dir contradict each other: jobs are kept in one place");
+    if (c->advertise && !c->state)
+        return err_set(e, ERR_USAGE, "--advertise without --state has no effect");
+    if (c->advertise && !addr_read(c->advertise, ip))
+        return err_set(e, ERR_USAGE, "--advertise '%s': expected a numeric address", c->advertise);
+    return 0;
+}
+
 int config_check(const struct config *c, struct err *e)
 {
     if (c->insecure && c->token_file)
@@ -355,6 +393,7 @@ int config_check(const struct config *c, struct err *e)
         return err_set(e, ERR_USAGE, "--%s: expected at most 1G",
                        c->max_request > (int64_t)1 << 30 ? "max-request" : "max-output");
     TRY(check_bind(c, e));
+    TRY(check_state(c, e));
     return http_auth_check((int)c->http_port, c->http_bind, is_loopback(c->http_bind), c->http_token_file,
                            c->http_insecure, e);
 }

@@ -34,6 +34,7 @@ struct config {
     bool http_insecure;
 
     const char *state_dir;
+    const char *state, *advertise; /* state: shared with other daemons; NULL: not */
     int64_t history;
 
     int64_t max_clients, max_per_principal, max_jobs, max_jobs_per_principal, max_nodes;

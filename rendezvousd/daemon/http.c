@@ -26,8 +26,8 @@ static int health(void *arg, struct http_answer *a)
 static int readiness(void *arg, struct http_answer *a)
 {
     struct http *h = arg;
-    a->status = h->ready ? 200 : 503;
-    return buf_addstr(&a->body, h->ready ? "ready\n" : "closing\n");
+    a->status = h->ready && !h->o.standing_by ? 200 : 503;
+    return buf_addstr(&a->body, !h->ready ? "closing\n" : h->o.standing_by ? "standing by\n" : "ready\n");
 }
 
 /* --- pages */
@@ -87,6 +87,11 @@ int http_open(struct http **ret, uv_loop_t *loop, const struct http_options *o, 
 int http_reload(struct http *h, struct err *e)
 {
     return http_server_reload(h->server, e);
+}
+
+void http_leads(struct http *h)
+{
+    h->o.standing_by = false;
 }
 
 void http_not_ready(struct http *h)

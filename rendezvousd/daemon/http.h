@@ -1,7 +1,7 @@
 /* What a rendezvous server shows over HTTP, read-only:
  *
  *     /healthz      200 "ok" as long as the loop turns
- *     /readyz       200 "ready"; 503 "closing" once the server ends
+ *     /readyz       200 "ready"; 503 "standing by" while another daemon leads, "closing" once the server ends
  *     /metrics      Prometheus' text format (metrics.h)
  *     /, /api/...   the status page and what it reads (page/page.h, which says who may see what) */
 #ifndef CRUN_RENDEZVOUSD_HTTP_H
@@ -26,11 +26,13 @@ struct http_options {
     struct gate *gate;
     struct jobs *jobs;
     struct history *history;
+    bool standing_by; /* until http_leads() */
 };
 
 /* Listens at once. ERR_USAGE: token file or address; -ENOENT: libmicrohttpd; -EADDRINUSE and the like. */
 int http_open(struct http **ret, uv_loop_t *loop, const struct http_options *o, int *ret_port, struct err *e);
 int http_reload(struct http *h, struct err *e); /* read the token file again; on failure the old tokens stay */
+void http_leads(struct http *h);                /* this daemon stood by, and leads now */
 void http_not_ready(struct http *h);            /* from now on /readyz says 503 */
 /* After this returns, server, gate, jobs and history are not used any more. NULL allowed. */
 void http_close(struct http *h);

@@ -4,7 +4,9 @@
  *   descriptor, systemd);
  * - SIGHUP: token and TLS files are read again; connections of removed principals are closed. A file that cannot be
  *   read is logged, and its old content stays in use;
- * - SIGTERM, SIGINT: not ready any more, no new connections; replies under way are written; exit 0. */
+ * - SIGTERM, SIGINT: not ready any more, no new connections; replies under way are written; exit 0. A daemon that leads
+ *   others (standby.h) hands over before its listeners close; one that has lost its lead begins anew, as a process of
+ *   the same number. */
 #include "common/args/args.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -12,11 +14,14 @@
 #include "common/base/log.h"
 #include "common/http/http_auth.h"
 #include "common/job/exitcode.h"
+#include "common/net/addr.h"
 #include "common/net/loop.h"
+#include "common/net/own_address.h"
 #include "common/net/port_mark.h"
 #include "rendezvousd/daemon/config.h"
 #include "rendezvousd/daemon/http.h"
 #include "rendezvousd/daemon/sd_notify.h"
+#include "rendezvousd/daemon/standby.h"
 #include "rendezvousd/history/history.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/jobs/jobs_watch.h"
@@ -50,7 +55,11 @@ struct daemon {
     uv_timer_t trim;
     struct gate *gate;
     struct server *server;
-    struct state_dir *dir; /* NULL: jobs live in memory only */
+    struct state_dir *dir;   /* NULL: jobs live in memory only, or in a state that daemons share */
+    struct standby *standby; /* NULL: this daemon shares no state */
+    char **argv;
+    char advertise[INET6_ADDRSTRLEN];
+    bool leaving, closing; /* leaving: a signal came */
     struct history *history;
     struct jobs *jobs;
     struct http *http;
@@ -92,22 +101,73 @@ static void on_server_closed(void *arg)
     d->jobs = NULL;
     history_close(d->history);
     d->history = NULL;
+    standby_close(d->standby);
+    d->standby = NULL;
     state_dir_close(d->dir);
     d->dir = NULL;
     gate_destroy(d->gate);
     d->gate = NULL;
 }
 
-static void shut_down(struct daemon *d, int signum)
+static void shut_down(struct daemon *d)
 {
-    log_info(MODULE, "signal %d: closing", signum);
-    sd_notify_say("STOPPING=1", NULL);
+    if (d->closing)
+        return;
+    d->closing = true;
     for (size_t i = 0; i < d->n_signals; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     uv_close((uv_handle_t *)&d->trim, NULL);
     if (d->http)
         http_not_ready(d->http);
     server_close(d->server, on_server_closed, d);
+}
+
+static void on_left(void *arg)
+{
+    shut_down(arg);
+}
+
+/* A second signal ends the wait for the other daemons. */
+static void end(struct daemon *d, int signum)
+{
+    log_info(MODULE, "signal %d: closing", signum);
+    sd_notify_say("STOPPING=1", NULL);
+    if (d->http)
+        http_not_ready(d->http);
+    if (d->standby && !d->leaving) {
+        d->leaving = true;
+        standby_leave(d->standby);
+    } else {
+        shut_down(d);
+    }
+}
+
+/* --- the lead */
+
+static void on_leads(void *arg)
+{
+    struct daemon *d = arg;
+    if (d->http)
+        http_leads(d->http);
+}
+
+/* Everything goes with this process image: connections, jobs, keys. Its descriptors are all close-on-exec, but for
+ * sockets that it was given (sd_notify.h); its readiness has been said. */
+static void on_lost(void *arg, const struct err *why)
+{
+    struct daemon *d = arg;
+    const int ready = (int)d->config.ready_fd, nowhere = ready >= 0 ? open("/dev/null", O_WRONLY) : -1;
+    if (why) {
+        fprintf(stderr, "rendezvousd: --state %s: %s\n", d->config.state, why->text);
+        exit(EXIT_DATA);
+    }
+    log_warn(MODULE, "this daemon does not lead any more: it begins anew, and stands by");
+    if (nowhere >= 0 && nowhere != ready)
+        dup2(nowhere, ready);
+    signal(SIGCHLD, SIG_IGN); /* the process that touches the state's folder ends by itself */
+    execv("/proc/self/exe", d->argv);
+    log_error(MODULE, "it cannot begin anew: %s", strerror(errno));
+    exit(EXIT_UNAVAILABLE);
 }
 
 /* --- reload */
@@ -131,7 +191,7 @@ static void on_signal(uv_signal_t *sig, int signum)
     if (signum == SIGHUP)
         reload(sig->data);
     else
-        shut_down(sig->data, signum);
+        end(sig->data, signum);
 }
 
 /* A signal that was ignored at the start (SIGHUP under nohup) stays ignored. */
@@ -256,6 +316,53 @@ static int on_ended_asked(void *arg, const char *principal, const char *run, str
     return history_ended(d->history, &(struct history_reader){.principal = principal}, run, out);
 }
 
+/* The address and the port of a socket that we were given. Beyond loopback the rule of --bind holds. */
+static int given_address(int fd, char ret[static 256], int *ret_port, struct err *e)
+{
+    struct sockaddr_storage sa = {0};
+    socklen_t n = sizeof sa;
+    uint8_t ip[ADDR_BYTES];
+    if (getsockname(fd, (struct sockaddr *)&sa, &n) < 0 || !addr_of((struct sockaddr *)&sa, ip))
+        return err_set(e, ERR_USAGE, "LISTEN_FDS: descriptor %d: expected a TCP socket that listens", fd);
+    addr_text(ip, ret);
+    if (ret_port)
+        *ret_port = addr_port_of((struct sockaddr *)&sa);
+    return 0;
+}
+
+/* Where the others reach this daemon, unless that was typed: the first of --bind, if it is one address. */
+static int choose_address(struct daemon *d, struct err *e)
+{
+    const struct config *c = &d->config;
+    const char *list = c->bind;
+    char one[256] = "";
+    if (sd_listen_fds() == 0)
+        config_next_address(&list, one, sizeof one);
+    else
+        TRY(given_address(SD_LISTEN_FIRST, one, NULL, e));
+    const bool all = strcmp(one, "0.0.0.0") == 0 || strcmp(one, "::") == 0;
+    if (all && !c->advertise && !own_address(d->advertise))
+        return err_set(e, ERR_USAGE, "this host has no address beyond loopback: name one with --advertise");
+    if (c->advertise || !all)
+        snprintf(d->advertise, sizeof d->advertise, "%.*s", INET6_ADDRSTRLEN - 1, c->advertise ? c->advertise : one);
+    return 0;
+}
+
+static int open_standby(struct daemon *d, struct err *e)
+{
+    TRY(choose_address(d, e));
+    TRY(standby_open(&d->standby, &d->loop,
+                     &(struct standby_options){.state = d->config.state,
+                                               .advertise = d->advertise,
+                                               .leads = on_leads,
+                                               .lost = on_lost,
+                                               .left = on_left,
+                                               .arg = d},
+                     e));
+    server_set_standby(d->server, standby_notice(d->standby));
+    return 0;
+}
+
 static int open_jobs(struct daemon *d, struct err *e)
 {
     const struct config *c = &d->config;
@@ -268,7 +375,10 @@ static int open_jobs(struct daemon *d, struct err *e)
                              .max_job_bytes = (size_t)c->max_job_memory};
     if (c->state_dir)
         TRY(state_dir_open(&d->dir, &d->loop, c->state_dir, &o.epoch, e));
+    if (c->state)
+        TRY(open_standby(d, e));
     o.dir = d->dir;
+    o.shared = d->standby ? standby_log(d->standby) : NULL;
     TRY(history_open(&d->history,
                      &(struct history_options){.loop = &d->loop, .max_jobs = (size_t)c->history, .dir = d->dir}, e));
     TRY(jobs_create(&d->jobs, &o, e));
@@ -303,8 +413,30 @@ static int listen_on(struct daemon *d, const char *address, int64_t deadline, st
     return rc;
 }
 
+static int listen_given(struct daemon *d, int n, struct err *e)
+{
+    const struct config *c = &d->config;
+    char address[256];
+    uint8_t ip[ADDR_BYTES];
+    for (int fd = SD_LISTEN_FIRST; fd < SD_LISTEN_FIRST + n; fd++) {
+        TRY(given_address(fd, address, fd == SD_LISTEN_FIRST ? &d->port : NULL, e));
+        if (addr_read(address, ip) && !addr_is_loopback(ip) && !c->insecure && !c->token_file)
+            return err_set(e, ERR_USAGE,
+                           "LISTEN_FDS: %s: beyond loopback clients must authenticate: give --token-file FILE, or "
+                           "--insecure to serve whoever reaches the port",
+                           address);
+        const int own = fcntl(fd, F_DUPFD_CLOEXEC, SD_LISTEN_FIRST + n);
+        if (own < 0)
+            return err_errno(e, errno, "LISTEN_FDS: descriptor %d", fd);
+        TRY(server_listen_fd(d->server, own, e));
+    }
+    return 0;
+}
+
 static int listen_all(struct daemon *d, struct err *e)
 {
+    if (sd_listen_fds() > 0)
+        return listen_given(d, sd_listen_fds(), e);
     char one[256];
     const char *list = d->config.bind;
     const int64_t deadline = clock_deadline((int64_t)(d->config.port_timeout_s * 1000));
@@ -328,7 +460,8 @@ static int open_http(struct daemon *d, struct err *e)
                              .server = d->server,
                              .gate = d->gate,
                              .jobs = d->jobs,
-                             .history = d->history};
+                             .history = d->history,
+                             .standing_by = d->standby != NULL};
     return http_open(&d->http, &d->loop, &o, &d->http_port, e);
 }
 
@@ -354,6 +487,8 @@ static int start(struct daemon *d, int *ret_exit, struct err *e)
         rc = open_http(d, e);
     if (rc == 0)
         rc = watch_signals(d, e);
+    if (rc == 0 && d->standby)
+        standby_begin(d->standby, d->jobs, d->port);
     *ret_exit = exit_code_of(rc);
     if (rc < 0)
         return rc;
@@ -410,6 +545,7 @@ int main(int argc, char **argv)
     static struct daemon d;
     struct arg_result r;
     struct err e;
+    d.argv = argv;
     if (args_parse(&config_program, argc, argv, &d.config, &r, &e) < 0)
         return complain(&e, EXIT_USAGE_ERROR);
     if (args_answer(&config_program, "rendezvousd " CRUN_VERSION, &d.config, &r, stdout))

@@ -1,4 +1,4 @@
-/* Tells systemd, or s6, that the daemon is ready or stopping (sd_notify.h). */
+/* Tells systemd, or s6, that the daemon is ready or stopping, and takes its sockets (sd_notify.h). */
 #include "rendezvousd/daemon/sd_notify.h"
 #include "common/base/err.h"
 #include <errno.h>
@@ -29,6 +29,13 @@ int sd_notify_say(const char *text, struct err *e)
     int rc = sent < 0 ? err_errno(e, errno, "NOTIFY_SOCKET '%s' does not take '%s'", name, text) : 0;
     close(fd);
     return rc;
+}
+
+int sd_listen_fds(void)
+{
+    const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
+    const long fds = pid && n && strtol(pid, NULL, 10) == (long)getpid() ? strtol(n, NULL, 10) : 0;
+    return fds > 0 && fds < 64 ? (int)fds : 0;
 }
 
 int ready_fd_say(int fd, struct err *e)

@@ -425,6 +425,11 @@ void jobs_tick(struct jobs *j)
     arm(j);
 }
 
+bool jobs_is_embedded(const struct jobs *j)
+{
+    return j->o.embedded;
+}
+
 int64_t jobs_deadline(const struct jobs *j)
 {
     return j->armed;
@@ -442,7 +447,7 @@ void jobs_stats(const struct jobs *j, struct jobs_stats *ret)
         ret->jobs++;
         ret->nodes += (size_t)rdzv_nodes(machine);
         ret->running += rdzv_state(machine) == RDZV_RUNNING;
-        ret->unlogged += j->o.dir && !job_is_durable_(job);
+        ret->unlogged += jobs_keeps_(j) && !job_is_durable_(job);
     }
 }
 

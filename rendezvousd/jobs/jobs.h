@@ -33,6 +33,7 @@ struct err;
 struct jobs;
 struct jobs_party;
 struct state_dir;
+struct state_shared;
 
 #define JOBS_RUN_MAX 255     /* bytes of a run id */
 #define JOBS_REPORT_MAX 1023 /* bytes of a report */
@@ -51,6 +52,9 @@ struct jobs_options {
     size_t max_job_bytes;          /* of one job in memory; 0: 256 MiB */
     int max_joins;         /* limit per party within 10 s, not counting a member's first after each round; 0: 100 */
     struct state_dir *dir; /* borrowed; NULL: jobs live in memory only */
+    /* borrowed, instead of dir: jobs live in a state that several daemons share. Nobody is acknowledged before
+     * jobs_take_over() and jobs_lead_until() */
+    struct state_shared *shared;
     /* This is a host of a list: it has only the job listed_run, whose seats follow from these settings; both are
      * borrowed for the call. NULL: it is not. */
     const struct rdzv_config *listed;
@@ -63,6 +67,18 @@ int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);
 /* Load the state directory: every member is silent, resumes with JOIN or NEXT, and is given up after the usual time
  * of a silent node. Call before the first party. ERR_CORRUPT and others name the file: serve nothing then. */
 int jobs_load(struct jobs *j, struct err *e);
+/* The state that several daemons share is this one's now: load its jobs. ERR_CORRUPT, -ENOMEM: serve nothing then. */
+struct jobs_taken {
+    uint64_t epoch;
+    const char *identity, *text; /* of the home; n bytes of the log of all jobs */
+    size_t n;
+    int64_t grace_ms; /* added to each member's silence and kill, see leader_restore() */
+    int64_t valid_ms; /* of a claim: where the home may have lost something, nothing is decided for so long besides */
+};
+int jobs_take_over(struct jobs *j, const struct jobs_taken *t, struct err *e);
+/* Another daemon leads next: acknowledge nobody, answer each NEXT that waits, and write the present durations. */
+void jobs_stand_down(struct jobs *j);
+bool jobs_is_embedded(const struct jobs *j); /* of a hosting crun */
 /* The job of an elected leader (common/rdzv/client/election.h), over the home that it has claimed. Nobody is
  * acknowledged before jobs_lead_until() sets a time; parties must name the epoch first (jobs_term()). */
 struct jobs_lead {
@@ -119,8 +135,8 @@ struct jobs_party_options {
     /* A question to this node (jobs_ask()), a record. For a party behind a connection it is the answer to
      * jobs_next(); for one in this process jobs_next() stays open. */
     void (*asked)(void *arg, const char *record, size_t n);
-    /* Answer jobs_next() now, with or without news, so that the node shows that it is there. Only at a host of a
-     * list; NULL: it is answered at its timeout. */
+    /* Answer jobs_next() now, with or without news, so that the node shows that it is there, or goes where another
+     * daemon leads. NULL: it is answered at its timeout. */
     void (*again)(void *arg);
     void *arg;
 };
@@ -144,6 +160,7 @@ struct jobs_joined {
  *   -EDQUOT       a limit;
  *   -EAGAIN       JOIN: ask again, nothing is heard of the job's nodes;
  *   -ESTALE       who was elected does not lead now, or not under the epoch that was named;
+ *   -EREMOTE      this daemon stands by for another one;
  *   -EINVAL, -ENOMEM. */
 
 /* ev: a JOIN event; addr "" means the party's own address. */
@@ -157,7 +174,7 @@ void jobs_next_cancel(struct jobs_party *p);
  * its list begins when each has got an answer since the newest came. */
 bool jobs_next_hurries(const struct jobs_party *p);
 /* May anybody be acknowledged now? Checked for each answer, after its request was read. 0; -ESTALE: the elected node
- * does not lead now; -EBUSY: this host of a list hears too few seats. */
+ * does not lead now; -EREMOTE: nor does this daemon; -EBUSY: this host of a list hears too few seats. */
 int jobs_may_answer(struct jobs *j, struct err *e);
 /* At a host of a list, before JOIN or NEXT: how many answers to JOIN and NEXT the node has got from this party. */
 void jobs_got(struct jobs_party *p, uint64_t answers);

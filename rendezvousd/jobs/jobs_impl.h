@@ -88,7 +88,8 @@ struct term {
 struct jobs {
     struct jobs_options o; /* no zeroes: defaults are filled in */
     struct term term;
-    struct seats *seats; /* of a host of a list; NULL: this is not one */
+    struct jobs_taken taken; /* of a daemon that shares its state, in its term */
+    struct seats *seats;     /* of a host of a list; NULL: this is not one */
     char listed_run[JOBS_RUN_MAX + 1];
     uint64_t seatings, *seated; /* by seat: which party has it */
     uint64_t numbered;          /* the highest number of news of the jobs that this host of a list has given up */
@@ -139,7 +140,7 @@ void jobs_tell_(struct jobs *j);
 
 /* jobs_term.c */
 void jobs_no_term_(struct jobs *j);     /* nobody is led here, or no longer */
-bool jobs_leads_(const struct jobs *j); /* true: it was not elected, or its claim is confirmed */
+bool jobs_leads_(const struct jobs *j); /* true: it needs no claim, or its claim is confirmed */
 int party_check_term_(const struct jobs_party *p, struct err *e);
 void job_note_past_(struct job *job, const struct rdzv_event *join); /* a JOIN that may name a round */
 
@@ -165,6 +166,11 @@ void job_confirmed_(struct job *job, struct leader_member *m, int64_t sent_ms);
 void job_note_departed_(struct job *job, const struct leader_member *m);
 
 void job_watch_(struct job *job); /* jobs_watch.c: reports what has changed */
+
+static inline bool jobs_keeps_(const struct jobs *j) /* its jobs outlive this process */
+{
+    return j->o.dir || j->o.shared;
+}
 
 /* jobs_log.c: the decisions of a job in its home */
 void job_decide_(struct job *job);

@@ -5,6 +5,7 @@
 #include "common/job/exitcode.h"
 #include "rendezvousd/jobs/jobs_impl.h"
 #include "rendezvousd/state/state_dir.h"
+#include "rendezvousd/state/state_shared.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +70,9 @@ static void live_in_memory(struct job *job)
 static int open_log(struct job *job, struct err *e)
 {
     struct rdzv_home *home, *before = job->reign.home;
-    TRY(state_dir_home(job->jobs->o.dir, leader_instance(job->reign.leader), &home, e));
+    const struct jobs_options *o = &job->jobs->o;
+    const char *id = leader_instance(job->reign.leader);
+    TRY(o->shared ? state_shared_home(o->shared, id, &home, e) : state_dir_home(o->dir, id, &home, e));
     home->asked = home->stands = before ? before->asked : 0; /* numbers continue */
     job_live_in_(job, home);
     return 0;
@@ -85,7 +88,7 @@ static bool open_home(struct job *job)
         job_live_in_(job, job->jobs->term.home);
         return true;
     }
-    const int rc = job->jobs->o.dir ? open_log(job, &e) : 0;
+    const int rc = jobs_keeps_(job->jobs) ? open_log(job, &e) : 0;
     if (rc < 0 && first)
         log_error(MODULE, "run=%s %s: it will not outlive this daemon", leader_run(job->reign.leader), e.text);
     if (!job->reign.home)
@@ -101,7 +104,7 @@ static bool set_aside(struct job *job)
     struct rdzv_home *home = job->reign.home;
     if (!leader_machine(l) || !rdzv_broken(leader_machine(l))[0])
         return false;
-    const bool logged = home && home != &job->memory && !job->jobs->term.home;
+    const bool logged = home && home != &job->memory && job->jobs->o.dir;
     if (!job->broken)
         log_error(
             MODULE,
@@ -123,10 +126,10 @@ void job_decide_(struct job *job)
         return;
     if (job->jobs->o.now() < leader_held_until(r->leader))
         return; /* a decision records that the wait for lost decisions is over */
-    const bool unlogged = !r->home || (r->home == &job->memory && job->jobs->o.dir);
+    const bool unlogged = !r->home || (r->home == &job->memory && jobs_keeps_(job->jobs));
     const bool whole = unlogged && open_home(job);
     const int rc = rdzv_reign_decide(r, whole, job->jobs->o.now(), NULL);
-    if (rc < 0 && r->home != &job->memory && !job->jobs->term.home)
+    if (rc < 0 && r->home != &job->memory && job->jobs->o.dir)
         state_home_lose(r->home, rc);
 }
 
@@ -174,12 +177,24 @@ int64_t job_clock_(const struct rdzv_reign *r)
     return container_of(r, struct job, reign)->jobs->o.now();
 }
 
+/* If its home may have lost something, workers may run of which it does not know. */
+static bool holds(struct job *job)
+{
+    const struct jobs *j = job->jobs;
+    const struct rdzv_config *c = leader_config(job->reign.leader);
+    const int64_t ms = j->taken.valid_ms + c->silence_ms + c->kill_ms;
+    if (!j->o.shared || !rdzv_reign_has_loss(&job->reign))
+        return false;
+    leader_hold(job->reign.leader, j->o.now() + ms + ms / 100 + 1, j->o.now());
+    return true;
+}
+
 /* Take over a job with all its decisions; our first decision is a whole one. */
 static int take_over(struct job *job, struct rdzv_home *home, struct err *e)
 {
     struct leader *l = job->reign.leader;
     job_live_in_(job, home);
-    TRY(rdzv_reign_take_over(&job->reign, job_clock_, 0, e));
+    TRY(rdzv_reign_take_over(&job->reign, job_clock_, job->jobs->taken.grace_ms, e));
     if (!leader_machine(l))
         return 0;
     job->over = leader_is_over(l);
@@ -187,7 +202,7 @@ static int take_over(struct job *job, struct rdzv_home *home, struct err *e)
     job->restarts = (uint64_t)rdzv_restarts(leader_machine(l));
     while (leader_next_fresh(l)) /* no party asks yet */
         ;
-    return rdzv_reign_decide(&job->reign, true, job_clock_(&job->reign), e);
+    return holds(job) ? 0 : rdzv_reign_decide(&job->reign, true, job_clock_(&job->reign), e);
 }
 
 static int load(void *arg, struct rdzv_home *home, struct err *e)
@@ -223,4 +238,11 @@ int jobs_load(struct jobs *j, struct err *e)
     j->forgotten = forgotten;
     j->stats.damaged = state_dir_damaged(j->o.dir);
     return rc;
+}
+
+int jobs_take_over(struct jobs *j, const struct jobs_taken *t, struct err *e)
+{
+    j->taken = *t;
+    j->o.epoch = t->epoch;
+    return state_shared_take_over(j->o.shared, t->identity, t->text, t->n, load, j, e);
 }

@@ -170,7 +170,7 @@ static void add_job(struct status *s, const struct job *job)
     json_int(w, "max_nodes", c->max_nodes);
     json_int(w, "restart_count", rdzv_restarts(machine));
     json_int(w, "max_restarts", c->max_restarts);
-    if (job->jobs->o.dir)
+    if (jobs_keeps_(job->jobs))
         json_bool(w, "durable", job_is_durable_(job));
     json_int(w, "node_count", rdzv_nodes(machine));
     json_begin(w, "nodes", '[');

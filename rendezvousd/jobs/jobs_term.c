@@ -96,6 +96,19 @@ void jobs_yield(struct jobs *j)
     jobs_no_term_(j);
 }
 
+void jobs_stand_down(struct jobs *j)
+{
+    struct job *job;
+    j->term.until = 0;
+    DL_FOREACH (j->all, job) {
+        if (job->reign.home)
+            rdzv_reign_note_age(&job->reign, j->o.now());
+        for (struct jobs_party *p = job->parties; p; p = p->hh.next)
+            if (p->asks && p->o.again)
+                p->o.again(p->o.arg);
+    }
+}
+
 static bool all_know(const struct leader *l)
 {
     if (!leader_is_over(l))
@@ -117,12 +130,14 @@ bool jobs_all_know(const struct jobs *j)
 
 bool jobs_leads_(const struct jobs *j)
 {
-    return !j->term.home || j->o.now() < j->term.until;
+    return (!j->term.home && !j->o.shared) || j->o.now() < j->term.until;
 }
 
 int jobs_may_answer(struct jobs *j, struct err *e)
 {
     jobs_look_at_seats_(j);
+    if (j->o.shared && !jobs_leads_(j))
+        return err_set(e, -EREMOTE, "this rendezvousd stands by");
     if (!jobs_leads_(j))
         return err_set(e, -ESTALE, "this node does not lead the job now: its claim is not confirmed");
     if (!jobs_hear_enough_(j))
@@ -133,9 +148,9 @@ int jobs_may_answer(struct jobs *j, struct err *e)
 
 int party_check_term_(const struct jobs_party *p, struct err *e)
 {
-    if (!p->jobs->term.home)
+    if (!p->jobs->term.home && !p->jobs->o.shared)
         return 0;
-    if (!p->in_term)
+    if (!p->in_term && !p->jobs->o.shared)
         return err_set(e, -ESTALE, "the leader of this job was elected: expected the epoch first (RDZV.TERM)");
     return jobs_may_answer(p->jobs, e);
 }

@@ -176,6 +176,16 @@ void server_set_met(struct server *s, void (*met)(void *arg, size_t readers), vo
     s->o.met_arg = arg;
 }
 
+void server_set_standby(struct server *s, const struct server_standby *standby)
+{
+    s->standby = standby;
+}
+
+bool server_leads(const struct server *s)
+{
+    return !s->standby || clock_ms() < s->standby->until;
+}
+
 uint64_t server_changes(const struct server *s)
 {
     return s->space->changes;

@@ -40,6 +40,13 @@ struct server_tell {
 };
 #define SERVER_ANSWER_MAX 64
 
+/* Of a daemon that may stand by for another one (daemon/standby.h). */
+struct server_standby {
+    int64_t until;    /* clock_ms(): it leads until then; 0: it does not lead */
+    char state[33];   /* names the state that it shares with others; "": not known yet */
+    char leader[400]; /* HOST:PORT of the one that leads; "": nobody, as far as is known */
+};
+
 struct server_options {
     size_t max_clients; /* 0: 10000; further connections get -ERR max number of clients reached */
     /* one request with all its arguments; 0: 9 MiB. A value takes one or two milliseconds of the loop per MiB;
@@ -109,6 +116,11 @@ void server_forget_run(struct server *s, const char *principal, const char *run)
 /* Close listeners and connections, end waits with an error, then call done(arg) once, after which s is freed.
  * Replies under way have a second to be written. Idempotent. */
 void server_close(struct server *s, void (*done)(void *arg), void *arg);
+
+/* While it does not lead, requests for keys and jobs get -STANDBY and where the leader is; TCPStore's connections, which
+ * know no errors, are closed. Borrowed; it may change at any time. NULL: this server always leads. */
+void server_set_standby(struct server *s, const struct server_standby *standby);
+bool server_leads(const struct server *s);
 
 /* Answer RDZV.* for these jobs, which are borrowed until done() of server_close(). */
 int server_set_jobs(struct server *s, struct jobs *j, struct err *e);

@@ -140,10 +140,11 @@ struct server {
     uv_timer_t write_timer; /* looks at these; runs while there are any */
     struct space *expiring; /* those with keys that expire */
     uv_timer_t expiry_timer;
-    int64_t expiry_ms;      /* when it fires; INT64_MAX: not at all */
-    struct jobs *jobs;      /* borrowed; NULL: this server hosts no rendezvous */
-    struct rdzv_door *door; /* with jobs */
-    int uid_asker;          /* of peer_uid() */
+    int64_t expiry_ms;                    /* when it fires; INT64_MAX: not at all */
+    struct jobs *jobs;                    /* borrowed; NULL: this server hosts no rendezvous */
+    const struct server_standby *standby; /* borrowed; NULL: it always leads */
+    struct rdzv_door *door;               /* with jobs */
+    int uid_asker;                        /* of peer_uid() */
     size_t clients, open_handles;
     size_t buffer_bytes; /* of all connections */
     uint64_t connections, refused;

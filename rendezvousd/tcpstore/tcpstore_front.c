@@ -21,6 +21,11 @@ static int tcpstore_open(struct conn *c)
                  (unsigned long long)c->id);
         return -EACCES;
     }
+    if (!server_leads(c->s)) {
+        log_info(MODULE, "client %llu closed: this rendezvousd stands by, and %s leads", (unsigned long long)c->id,
+                 c->s->standby->leader[0] ? c->s->standby->leader : "nobody");
+        return -EREMOTE;
+    }
     struct tcpstore_state *t = calloc(1, sizeof *t);
     if (!t)
         return -ENOMEM;

@@ -1,5 +1,5 @@
 /* Homes that have an API, in the world of elect.c: the shipped code of a home, in a fiber for each node, in place of
- * the thread that asks it (launcher/rendezvous/keeper.c). What it asks by HTTP becomes messages to the model of the API
+ * the thread that asks it (common/rdzv/leader/keeper.c). What it asks by HTTP becomes messages to the model of the API
  * (api.h): they are late, are lost, arrive twice, or after their sender is gone; so do the answers. */
 #include <errno.h>
 #include <stdio.h>

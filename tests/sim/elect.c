@@ -8,6 +8,7 @@
 
 #include "common/base/err.h"
 #include "common/rdzv/leader/rdzv_reign.h"
+#include "rendezvousd/state/state_shared.h"
 #include "tests/sim/api.h"
 
 enum { APPEND_AGAIN_MS = 100, PATIENT_SILENCE_MS = ELECTION_FEW_MS + 2000 };
@@ -59,7 +60,7 @@ static void append_next(struct world *w, struct node *n)
         snprintf(m->own.epoch, sizeof m->own.epoch, "%s", a->epoch);
 }
 
-static void queue(struct world *w, struct node *n, uint64_t number, char *text, const char *epoch, bool whole)
+void elect_queue_(struct world *w, struct node *n, uint64_t number, char *text, const char *epoch, bool whole)
 {
     struct append *a = &n->queue[n->queue_last++ % 256];
     *a = (struct append){.number = number, .text = text, .whole = whole};
@@ -77,7 +78,7 @@ static int lead_load(struct rdzv_home *h, struct buf *ret, struct err *e)
 static int lead_append(struct rdzv_home *h, const struct rdzv_write *v, struct err *e)
 {
     (void)e;
-    queue(W, running, h->asked, keep(W, v->decision->data, v->decision->len), v->epoch, v->whole);
+    elect_queue_(W, running, h->asked, keep(W, v->decision->data, v->decision->len), v->epoch, v->whole);
     return RDZV_UNDER_WAY;
 }
 
@@ -107,6 +108,10 @@ static void on_loaded(struct world *w, struct node *n, char *log)
     struct err e = {0};
     if (n->x.state != ELECTION_LOADING)
         return;
+    if (is_daemon(w, n)) {
+        elect_daemon_loaded_(w, n, log);
+        return;
+    }
     jobs_create(&n->jobs, &(struct jobs_options){.now = clock_now, .embedded = true, .elected = true}, &e);
     n->home = (struct rdzv_home){.ops = &lead_ops};
     n->log = log;
@@ -146,14 +151,17 @@ static void carry_out_election(struct world *w, struct node *n, enum election_ef
         break;
     case ELECTION_RENEW:
         ask_home(w, n, H_RENEW);
-        elect_push_(w, n, (struct election_event){.kind = ELECTION_HEARD, .enough = jobs_heard(n->jobs) >= w->min});
+        if (!is_daemon(w, n))
+            elect_push_(w, n, (struct election_event){.kind = ELECTION_HEARD, .enough = jobs_heard(n->jobs) >= w->min});
         break;
     case ELECTION_RELEASE:
         w->st->releases++;
         note(w, n, "releases, %lld ms owed", (long long)n->x.own.hold_ms);
-        queue(w, n, 0, NULL, n->x.own.epoch, false);
+        elect_queue_(w, n, 0, NULL, n->x.own.epoch, false);
         break;
     case ELECTION_DIAL:
+        if (is_daemon(w, n))
+            break;
         note(w, n, "dials %s under %s", n->x.view.node, n->x.view.epoch);
         n->address = n->x.view.port - 1;
         client(w, n,
@@ -163,12 +171,16 @@ static void carry_out_election(struct world *w, struct node *n, enum election_ef
     case ELECTION_UNTIL:
         if (!n->jobs)
             break;
-        jobs_hold(n->jobs, n->x.hold_until);
+        if (!is_daemon(w, n))
+            jobs_hold(n->jobs, n->x.hold_until);
         jobs_lead_until(n->jobs, n->x.until);
         break;
     case ELECTION_RESIGN:
         note(w, n, "resigns");
-        resign(w, n);
+        if (is_daemon(w, n))
+            elect_daemon_resigns_(w, n);
+        else
+            resign(w, n);
         break;
     }
 }
@@ -369,7 +381,9 @@ static void on_appended(struct world *w, struct node *n, const struct message *m
     if (m->call == H_RELEASE) {
         elect_push_(w, n, (struct election_event){.kind = ELECTION_RELEASED});
     } else if (n->x.state == ELECTION_LEADING && strcmp(m->own.epoch, n->x.own.epoch) == 0) {
-        if (m->rc == 1) {
+        if (m->rc == 1 && is_daemon(w, n)) {
+            state_shared_stands(n->log_of_jobs, m->number);
+        } else if (m->rc == 1) {
             n->home.stands = m->number;
             if (n->home.landed)
                 n->home.landed(n->home.arg);
@@ -424,6 +438,12 @@ static void born(struct world *w, struct node *n)
     n->queue_first = n->queue_last = 0;
     n->append_at = 0;
     n->identity[0] = 0;
+    if (w->daemons) {
+        n->x = (struct election){0};
+        if (is_daemon(w, n))
+            elect_daemon_born_(w, n);
+        return;
+    }
     snprintf(own.node, sizeof own.node, "%s", n->id);
     if (elect_is_api_(w))
         elect_keep_(w, n);
@@ -457,11 +477,14 @@ static void tick(struct world *w, struct node *n)
     if (election_deadline(&n->x) <= clock_of(n))
         elect_push_(w, n, (struct election_event){.kind = ELECTION_TICK});
     append_next(w, n);
+    if (is_daemon(w, n))
+        elect_daemon_tick_(w, n);
 }
 
 static int64_t deadline(const struct node *n)
 {
-    const int64_t due = election_deadline(&n->x);
+    const int64_t probe = is_daemon(W, n) ? elect_daemon_deadline_(n) : NEVER;
+    const int64_t due = election_deadline(&n->x) < probe ? election_deadline(&n->x) : probe;
     const bool waits = n->queue_first != n->queue_last && !n->append_out;
     return waits && n->append_at < due ? n->append_at : due;
 }
@@ -554,8 +577,15 @@ static void fault(struct world *w)
             s->home_away_until = w->now + between(w, 100, 9000);
         else
             s->out_of_home[n->index] = until;
-    } else if (what < 94) {
+    } else if (what < 94 && !is_daemon(w, n)) {
         fail_worker(w, n);
+    } else if (is_daemon(w, n)) {
+        running = n;
+        if (awake(n) && !n->leaving) {
+            note(w, n, "hands over");
+            n->leaving = true;
+            elect_push_(w, n, (struct election_event){.kind = ELECTION_LEAVE});
+        }
     } else if (is_redis(s)) {
         redis_fault(w);
     } else if (s->kind == ELECT_KUBE) {
@@ -579,7 +609,7 @@ static void set_up(struct world *w)
     w->cuts_last = s->kind == ELECT_CUTS;
     w->late = made ? 0 : 0.02;
     w->late_ms = 4000;
-    w->nodes = made ? NODES : (int)between(w, w->cuts_last ? 3 : 2, NODES);
+    w->nodes = made ? NODES : (int)between(w, s->kind == ELECT_STANDBY ? 4 : w->cuts_last ? 3 : 2, NODES);
     w->max = 2 * w->nodes; /* one that vanished has a place for a while */
     w->min = made ? 2 : (int)between(w, 1, w->nodes);
     s->safe_replicas = is_redis(s) && chance(w, 0.5);
@@ -590,6 +620,9 @@ static void set_up(struct world *w)
         api_etcd_begin(draw(w) >> 1);
     if (s->kind == ELECT_KUBE)
         api_kube_begin();
+    if (s->kind == ELECT_STANDBY)
+        w->daemons = (int)between(w, 2, w->nodes - 2 < 3 ? w->nodes - 2 : 3);
+    w->min = w->daemons ? (int)between(w, 1, w->nodes - w->daemons) : w->min;
     settle(w);
     if (s->kind == ELECT_PATIENT)
         w->config.silence_ms = PATIENT_SILENCE_MS;

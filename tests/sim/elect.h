@@ -20,6 +20,7 @@ enum elect_kind {
     ELECT_RELEASE, /* a leader lets go that one member alone hears */
     ELECT_EMPTIED, /* a home is emptied; who has seen nothing leads while the leader before still acknowledges */
     ELECT_PATIENT, /* a Redis, and workers that live so long that a leader hears too few before it may go on */
+    ELECT_STANDBY, /* daemons that share a linearizable state, one of which leads; nodes that have a list of them */
     ELECT_KINDS,
 };
 

@@ -52,6 +52,14 @@ void elect_keeper_(struct world *w, const struct message *m);  /* M_KEEPER */
 void elect_request_(struct world *w, const struct message *m); /* M_HOME: a request arrives */
 void elect_end_(struct world *w);
 
+/* elect_standby.c: daemons, over the home of elect.c */
+void elect_daemon_born_(struct world *w, struct node *n);
+void elect_daemon_loaded_(struct world *w, struct node *n, const char *log);
+void elect_daemon_resigns_(struct world *w, struct node *n);
+void elect_daemon_tick_(struct world *w, struct node *n); /* it dials the leader; and ends where its term is over */
+int64_t elect_daemon_deadline_(const struct node *n);
+void elect_queue_(struct world *w, struct node *n, uint64_t number, char *text, const char *epoch, bool whole);
+
 static inline struct shared *shared(struct world *w)
 {
     return (struct shared *)w;

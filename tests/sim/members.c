@@ -12,6 +12,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/rdzv/wire/rdzv_wire.h"
+#include "rendezvousd/state/state_shared.h"
 
 struct world *W;
 struct node *running;
@@ -197,7 +198,7 @@ static void start_workers(struct world *w, struct node *n, const struct rdzv_new
 static void dial(struct world *w, struct node *n, int64_t ms)
 {
     const int to = n->address;
-    const bool cut = is_cut(w, n->index, to);
+    const bool cut = !w->daemons && is_cut(w, n->index, to);
     struct message *m = post(w, M_DIAL, cut ? w->now + ms : delay(w));
     m->node = n->index;
     m->life = n->life;
@@ -353,6 +354,8 @@ void stop_serving(struct world *w, struct node *n, bool tell)
         if (w->conns[i].server == n->index && w->conns[i].server_life == n->serving)
             close_at_server(w, i, JOBS_SILENT, tell);
     jobs_destroy(n->jobs);
+    state_shared_destroy(n->log_of_jobs);
+    n->log_of_jobs = NULL;
     n->jobs = NULL;
     n->serving++;
 }
@@ -367,6 +370,7 @@ static const char *word_of(int rc)
            : rc == -EAGAIN      ? "BUSY"
            : rc == -ESTALE      ? "NOTERM"
            : rc == -EBUSY       ? "FEW"
+           : rc == -EREMOTE     ? "STANDBY"
                                 : "ERR";
 }
 
@@ -510,16 +514,40 @@ static int free_conn(struct world *w)
     return 0;
 }
 
+static int dial_error(const struct world *w, const struct node *n, const struct node *to)
+{
+    if (is_cut(w, n->index, to->index))
+        return -ETIMEDOUT;
+    return w->refuse_until[n->index][to->index] > w->now || !to->alive || !to->jobs ? -ECONNREFUSED : 0;
+}
+
+/* As rdzv_dial_list.c: the first that takes the call, from the one whose turn it is on. */
+static struct node *dial_daemons(struct world *w, struct node *n, int *ret_error)
+{
+    int worst = -ECONNREFUSED;
+    for (int i = 0; i < w->daemons; i++) {
+        struct node *to = &w->n[(n->address + i) % w->daemons];
+        *ret_error = dial_error(w, n, to);
+        if (*ret_error == 0) {
+            n->address = to->index;
+            return to;
+        }
+        worst = *ret_error == -ETIMEDOUT ? *ret_error : worst;
+    }
+    *ret_error = worst;
+    return NULL;
+}
+
 static void on_dial(struct world *w, const struct message *m)
 {
     struct node *n = &w->n[m->node], *to = &w->n[m->conn];
     int error = m->error;
     if (n->life != m->life || !n->alive || !n->c.dialling || (w->listed && m->seq != n->dials))
         return;
-    if (!error && is_cut(w, n->index, to->index))
-        error = -ETIMEDOUT;
-    if (!error && (w->refuse_until[n->index][to->index] > w->now || !to->alive || !to->jobs))
-        error = -ECONNREFUSED;
+    if (w->daemons)
+        to = dial_daemons(w, n, &error);
+    else if (!error)
+        error = dial_error(w, n, to);
     running = n;
     if (error) {
         client(w, n, (struct client_event){.kind = CLIENT_DIALLED, .error = error, .text = "dial"});
@@ -557,6 +585,8 @@ static void on_client_message(struct world *w, const struct message *m)
     if (!n->alive || n->life != m->life || n->conn != m->conn)
         return;
     running = n;
+    if (m->kind == M_REPLY && w->daemons && m->reply == REPLY_ERROR && strncmp(m->text, "STANDBY ", 8) == 0)
+        n->address = (n->address + 1) % w->daemons;
     if (m->kind == M_REPLY)
         client(w, n,
                (struct client_event){.kind = CLIENT_REPLY,
@@ -603,11 +633,13 @@ static void born(struct world *w, struct node *n)
                                                 .run_id = "sim",
                                                 .node = n->id,
                                                 .endpoint = "sim",
-                                                .elected = true,
+                                                .elected = w->daemons == 0,
                                                 .listed = w->listed,
                                                 .seed = (unsigned)draw(w)});
     running = n;
     w->ops->born(w, n);
+    if (is_daemon(w, n))
+        return;
     client(w, n, (struct client_event){.kind = CLIENT_JOIN});
 }
 
@@ -624,6 +656,7 @@ void die(struct world *w, struct node *n, bool proved)
         if (proved)
             to_server(w, n->conn, M_CLOSED)->proved = true;
     }
+    n->writes = false;
     stop_serving(w, n, proved);
     n->alive = false;
     for (int i = 0; i < CONNS; i++) /* that nobody answers any more */
@@ -786,8 +819,8 @@ static bool is_live(const struct world *w)
     }
     if (w->cuts_last)
         return most >= w->min;
-    for (int i = 0; i < w->nodes; i++)
-        if (!w->n[i].works || w->n[i].dead_at != NEVER || w->n[i].work_round != w->n[0].work_round)
+    for (int i = w->daemons; i < w->nodes; i++)
+        if (!w->n[i].works || w->n[i].dead_at != NEVER || w->n[i].work_round != w->n[w->daemons].work_round)
             return false;
     return true;
 }
@@ -924,6 +957,7 @@ int members_run(struct world *w, const struct world_ops *ops, uint64_t seed, int
     for (int i = 0; i < w->nodes; i++)
         if (w->n[i].alive) {
             running = &w->n[i];
+            w->n[i].writes = false;
             stop_serving(w, &w->n[i], false);
             client_finish(&w->n[i].c);
         }

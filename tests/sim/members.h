@@ -129,6 +129,10 @@ struct node {
     bool append_out;
     int64_t append_at; /* its clock */
     char higher[RDZV_EPOCH_MAX + 1];
+    /* a daemon */
+    struct state_shared *log_of_jobs;
+    bool writes, had_term, leaving; /* its decisions go to the home; it has led; it hands over, to end then */
+    int64_t probe_at;
 };
 
 struct members_stats {
@@ -160,6 +164,7 @@ struct world {
     double late; /* share of messages that are late, by up to */
     int64_t late_ms;
     int nodes, min, max, hosts;
+    int daemons; /* the first so many are no nodes of the job, but daemons that nodes dial: one after the other */
     struct node n[NODES];
     struct conn conns[CONNS];
     struct message m[MESSAGES];
@@ -198,6 +203,11 @@ int64_t delay(struct world *w); /* when a message of now arrives */
 bool is_cut(const struct world *w, int a, int b);
 void client(struct world *w, struct node *n, struct client_event ev);
 void stop_serving(struct world *w, struct node *n, bool tell);
+
+static inline bool is_daemon(const struct world *w, const struct node *n)
+{
+    return n->index < w->daemons;
+}
 
 void die(struct world *w, struct node *n, bool proved);
 void cut(struct world *w, int a, int b, int64_t until, bool refuse);

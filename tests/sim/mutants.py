@@ -45,6 +45,10 @@ MUTANTS = {
     # who leads, and whom a leader acknowledges until when; more of it in tests/mutants.py
     "acknowledges_without_its_claim": {"jobs_term.c": [("    if (!jobs_leads_(j))", "    if (!jobs_leads_(j) && !j->term.until)")]},
     "claims_after_an_eighth_of_d": {"election.c": [("now - x->since >= by_any_clock(x->o.valid_ms);", "now - x->since >= by_any_clock(x->o.valid_ms) / 8;")]},
+    "standby_claim_not_looked_at": {"jobs_term.c": [("return (!j->term.home && !j->o.shared) || j->o.now() < j->term.until;", "return (!j->term.home && !j->o.shared) || j->term.until;")]},
+    "standby_acknowledges_after_its_release": {"jobs_term.c": [("    struct job *job;\n    j->term.until = 0;\n    DL_FOREACH (j->all, job) {\n        if (job->reign.home)", "    struct job *job;\n    j->term.until = INT64_MAX;\n    DL_FOREACH (j->all, job) {\n        if (job->reign.home)")]},
+    "standby_owes_nothing": {"jobs_log.c": [("job_clock_, job->jobs->taken.grace_ms, e)", "job_clock_, -4000, e)")]},
+    "standby_number_of_a_job_alone": {"state_shared.c": [("    base->asked = s->asked;\n", "")]},
     "forgotten_nodes_are_heard": {"jobs_term.c": [("m->known && m->connected &&", "m->connected &&")]},
     "acknowledges_after_its_release": {"election.c": [("static void release(struct election *x, int64_t now)\n{\n    resign(x);", "static void release(struct election *x, int64_t now)\n{")]},
     "claims_above_without_a_hold": {"election.c": [("ev->hold || x->above ||", "ev->hold ||")]},

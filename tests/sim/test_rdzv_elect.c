@@ -1,6 +1,6 @@
 /* Random schedules against jobs that elect their leader. ELECT_RUNS: how many for each home; ELECT_FIRST: the first
  * seed; ELECT_HOME: 0 folder, 1 Redis, 2 lasting cuts, 3 etcd, 4 Kubernetes, 5 releases, 6 emptied homes, 7 a Redis and
- * a long silence: this one alone; ELECT_SEED: replay one, with its trace.
+ * a long silence, 8 daemons that share a state: this one alone; ELECT_SEED: replay one, with its trace.
  * ELECT_FAULT: the name of the fault that is sown into this program (mutants.py): it must be seen. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,8 +19,8 @@ static void many(enum elect_kind kind, const char *home)
 {
     struct members_stats st = {0};
     struct err e = {0};
-    const uint64_t runs = sim_env("ELECT_RUNS", kind >= ELECT_RELEASE ? 30 : 100), one = sim_env("ELECT_SEED", 0),
-                   first = sim_env("ELECT_FIRST", 1);
+    const uint64_t runs = sim_env("ELECT_RUNS", kind >= ELECT_RELEASE && kind != ELECT_STANDBY ? 30 : 100),
+                   one = sim_env("ELECT_SEED", 0), first = sim_env("ELECT_FIRST", 1);
     const int64_t t0 = clock_ms();
     if (sim_env("ELECT_HOME", kind) != kind)
         return;
@@ -96,6 +96,12 @@ static void every_rule_holds_when_leaders_wait_longer_than_they_hear_too_few(voi
     many(ELECT_PATIENT, "long silence");
 }
 
+static void every_rule_holds_under_daemons_that_share_their_state(void **state)
+{
+    (void)state;
+    many(ELECT_STANDBY, "standby");
+}
+
 static void the_sown_fault_is_seen(void **state)
 {
     struct members_stats st = {0};
@@ -123,6 +129,7 @@ int main(void)
         cmocka_unit_test(every_rule_holds_when_a_leader_lets_go_that_one_member_alone_hears),
         cmocka_unit_test(every_rule_holds_when_a_home_is_emptied_under_a_leader),
         cmocka_unit_test(every_rule_holds_when_leaders_wait_longer_than_they_hear_too_few),
+        cmocka_unit_test(every_rule_holds_under_daemons_that_share_their_state),
     };
     const struct CMUnitTest mutant[] = {cmocka_unit_test(the_sown_fault_is_seen)};
     return getenv("ELECT_FAULT") ? cmocka_run_group_tests(mutant, NULL, NULL)

@@ -391,6 +391,13 @@ static void on_address(struct client *c, const struct client_event *ev, int64_t 
         dial(c, now);
 }
 
+static void on_direct(struct client *c, const struct client_event *ev, int64_t now)
+{
+    c->o.elected = c->o.listed = false;
+    c->lease.grace_ms = c->o.grace_ms;
+    on_address(c, &(struct client_event){.text = ev->text, .epoch = "", .seen = ""}, now);
+}
+
 static void on_trouble(struct client *c, const struct client_event *ev, int64_t now)
 {
     if (ev->error) {
@@ -533,6 +540,9 @@ void client_step(struct client *c, const struct client_event *ev, int64_t now)
         break;
     case CLIENT_ADDRESS:
         on_address(c, ev, now);
+        break;
+    case CLIENT_DIRECT:
+        on_direct(c, ev, now);
         break;
     case CLIENT_TROUBLE:
         on_trouble(c, ev, now);

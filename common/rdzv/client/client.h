@@ -162,6 +162,7 @@ enum client_event_kind {
     CLIENT_REPORT,  /* text: for status pages */
     CLIENT_PUBLISH, /* text: the failure report of the job that has ended */
     CLIENT_ANSWER,  /* text, to question id */
+    CLIENT_DIRECT,  /* elected, before all else: nobody is elected, text are addresses for good (of daemons) */
     CLIENT_ADDRESS, /* text: address of the leader of `epoch`, for people; `seen` is set, too */
     /* text: why no leader can be found now; "": nothing is wrong. error: exit code, if none will ever be found */
     CLIENT_TROUBLE,

@@ -331,7 +331,7 @@ static enum verdict verdict_of(const struct client_reply *r)
     } words[] = {{"FENCED ", FENCED},    {"REFUSED ", REFUSED}, {"DIFFERS ", DIFFERS}, {"NOAUTH ", DENIED},
                  {"WRONGPASS ", DENIED}, {"NOPERM ", DENIED},   {"NOJOB ", NOJOB},     {"LIMIT ", AGAIN},
                  {"OOM ", AGAIN},        {"BUSY ", NOT_YET},    {"LOADING ", AGAIN},   {"ERR max number", AGAIN},
-                 {"NOTERM ", NO_TERM},   {"FEW ", FEW}};
+                 {"NOTERM ", NO_TERM},   {"FEW ", FEW},         {"STANDBY ", NO_TERM}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strncmp(r->text, words[i].word, strlen(words[i].word)) == 0)
             return words[i].v;

@@ -4,11 +4,13 @@
  *     claim/...               who leads (rdzv_log_file_claim.c)
  *     log/00000001 ...        one decision each: written whole under another name, fsync(2), then link(2): a name is
  *                             taken once, by one
+ *     log/first               the number of the first decision that counts, after older ones were removed
  *
  * link() is the fence of the log: two leaders cannot both take the next number, and each begins with a record of its
  * own, so that an older one finds its next number taken. A reply lost on its way makes the kernel say EEXIST to the one
- * who did take it: reading back tells. Decisions stay until the job ends: nobody can mistake a gap for the end of the
- * log. Files are read by open, read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify,
+ * who did take it: reading back tells. Decisions stay until the job ends, or until a leader of a minute
+ * has written a whole one: then `first` names that one, and those before it go. Of an older leader, which takes a number
+ * that was removed, nobody hears: by then its claim has been replaced for longer than it was valid. Files are read by open, read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify,
  * locks, or times of files (but for what is cleared away, rdzv_log_file_clear.c).
  *
  * The folder that a handle has open may be none of the job's any more: DIR was mounted anew, moved away, or removed and
@@ -27,6 +29,9 @@
 #include "common/rdzv/homes/rdzv_log_file_internal.h"
 #include "common/rdzv/homes/rdzv_log_home.h"
 #include "common/rdzv/wire/rdzv_wire.h"
+
+#define FILE_FIRST FILE_LOG "/first"
+#define DROP_AFTER_MS 60000 /* since the claim: far more than a claim is valid */
 
 /* --- small files */
 
@@ -179,13 +184,22 @@ static void decision_name(unsigned n, char out[32])
     snprintf(out, 32, FILE_LOG "/%08u", n);
 }
 
+/* The number of the first decision that counts. */
+static int read_first(struct file_home *h, unsigned *ret, struct err *e)
+{
+    struct buf b = {0};
+    int rc = file_read(h, FILE_FIRST, &b, e);
+    *ret = rc == 0 && b.len ? (unsigned)strtoul(b.data, NULL, 10) : 1;
+    buf_free(&b);
+    return rc == -ENOENT ? 0 : rc;
+}
+
 /* Read decision h->next, and on, to the end; out may be NULL. */
-static int catch_up(struct file_home *h, struct buf *out, struct err *e)
+static int read_on(struct file_home *h, struct buf *out, struct err *e)
 {
     struct buf b = {0};
     char name[32], epoch[RDZV_EPOCH_MAX + 1];
     int rc = 0;
-    h->next = h->next ? h->next : 1;
     while (rc == 0) {
         decision_name(h->next, name);
         rc = file_read(h, name, &b, e);
@@ -203,6 +217,54 @@ static int catch_up(struct file_home *h, struct buf *out, struct err *e)
                            : rc;
 }
 
+/* To the end; while this is read, what comes first may be removed. */
+static int catch_up(struct file_home *h, struct buf *out, struct err *e)
+{
+    unsigned first, before;
+    TRY(read_first(h, &first, e));
+    do {
+        before = first;
+        if (h->next < first) {
+            h->next = first;
+            if (out)
+                buf_clear(out);
+        }
+        TRY(read_on(h, out, e));
+        TRY(read_first(h, &first, e));
+    } while (first > before && first > h->next);
+    return 0;
+}
+
+static int sync_log(const struct file_home *h)
+{
+    const int fd = openat(h->job_fd, FILE_LOG, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int rc = fd < 0 || fsync(fd) < 0 ? -errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* A whole decision has the last number that was taken: those before it go. What fails is tried with the next one. */
+static void drop_older(struct file_home *h)
+{
+    const unsigned whole = h->next - 1;
+    char name[32], draft[64], text[16];
+    unsigned n;
+    if (!h->claimed || clock_ms() - h->claimed < DROP_AFTER_MS || read_first(h, &n, NULL) < 0)
+        return;
+    snprintf(draft, sizeof draft, FILE_LOG "/.draft-%d-%lld", (int)getpid(), (long long)clock_ns());
+    const int len = snprintf(text, sizeof text, "%u\n", whole);
+    if (file_write(h, draft, O_EXCL, true, text, (size_t)len, NULL) < 0 ||
+        renameat(h->job_fd, draft, h->job_fd, FILE_FIRST) < 0 || sync_log(h) < 0) {
+        unlinkat(h->job_fd, draft, 0);
+        return;
+    }
+    for (; n < whole; n++) {
+        decision_name(n, name);
+        unlinkat(h->job_fd, name, 0);
+    }
+}
+
 /* Take the next number for text. 1, or 0: somebody else has it. */
 static int take_number(struct file_home *h, const struct buf *text, struct err *e)
 {
@@ -213,11 +275,8 @@ static int take_number(struct file_home *h, const struct buf *text, struct err *
     TRY(file_write(h, draft, O_EXCL, true, text->data, text->len, e));
     int rc = linkat(h->job_fd, draft, h->job_fd, name, 0) == 0 ? 1 : -errno;
     unlinkat(h->job_fd, draft, 0);
-    const int log_fd = rc == 1 ? openat(h->job_fd, FILE_LOG, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (rc == 1 && (log_fd < 0 || fsync(log_fd) < 0)) /* the name, too, is on disk before it counts */
-        rc = -errno;
-    if (log_fd >= 0)
-        close(log_fd);
+    const int synced = rc == 1 ? sync_log(h) : 0; /* the name, too, is on disk before it counts */
+    rc = synced < 0 ? synced : rc;
     if (rc == -EEXIST) { /* by us, if a reply was lost on its way */
         rc = file_read(h, name, &b, e);
         rc = rc < 0 ? rc : b.len == text->len && memcmp(b.data, text->data, b.len) == 0;
@@ -253,6 +312,7 @@ static int file_claim(struct rdzv_home *base, const struct rdzv_claim *seen, con
             break;
     }
     memcpy(h->reign, own->epoch, sizeof h->reign);
+    h->claimed = rc == 1 ? clock_ms() : 0;
     return rc;
 }
 
@@ -275,7 +335,10 @@ static int file_append(struct rdzv_home *base, const struct rdzv_write *w, struc
         return rc < 0 ? rc : 0;
     if (h->next == 0)
         TRY(catch_up(h, NULL, e));
-    return strcmp(h->reign, w->epoch) == 0 ? take_number(h, w->decision, e) : 0;
+    const int taken = strcmp(h->reign, w->epoch) == 0 ? take_number(h, w->decision, e) : 0;
+    if (taken == 1 && w->whole)
+        drop_older(h);
+    return taken;
 }
 
 static int file_renew(struct rdzv_home *base, struct rdzv_claim *own, struct err *e)

@@ -20,6 +20,7 @@ struct file_home {
     char *name; /* of ours in it */
     int dir_fd, job_fd;
     int64_t keep_ms;
+    int64_t claimed;                /* when this handle claimed; 0: it has not */
     unsigned next;                  /* number of the next decision; 0: nothing was read yet */
     char reign[RDZV_EPOCH_MAX + 1]; /* of the newest decision read */
 };

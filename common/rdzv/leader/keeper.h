@@ -2,8 +2,8 @@
  * loop, in the order in which they were asked for. Only decisions, the release that ends them and the forgetting after
  * it form a line of their own, behind everything else: no renewal waits for them. A decision that fails is tried again
  * for a while, until it stands, somebody else leads, or its term is over. */
-#ifndef CRUN_LAUNCHER_KEEPER_H
-#define CRUN_LAUNCHER_KEEPER_H
+#ifndef CRUN_COMMON_KEEPER_H
+#define CRUN_COMMON_KEEPER_H
 
 #include <stdbool.h>
 #include <stdint.h>

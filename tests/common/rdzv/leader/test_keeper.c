@@ -1,5 +1,5 @@
 /* Decisions on their way to a shared home: those that wait go together, and what was tried is tried again as it was. */
-#include "launcher/rendezvous/keeper.h"
+#include "common/rdzv/leader/keeper.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

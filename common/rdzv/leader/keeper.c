@@ -1,5 +1,5 @@
 /* The thread that waits for a shared home. See keeper.h. */
-#include "launcher/rendezvous/keeper.h"
+#include "common/rdzv/leader/keeper.h"
 
 #include <errno.h>
 #include <pthread.h>
