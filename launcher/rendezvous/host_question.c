@@ -38,7 +38,7 @@ static void on_late(uv_timer_t *t)
 static void say_daemon(struct host_question *q, const redisReply *r)
 {
     char state[40] = "";
-    rdzv_field_find(r->str, r->len, "state", state, sizeof state);
+    rdzv_field_find(r->str, r->len, "state_id", state, sizeof state);
     q->o.daemon(q->o.arg, q, state[0] || rdzv_field_number(r->str, r->len, "leads", 0) == 0 ? state : NULL);
     host_question_close(q);
 }

@@ -201,7 +201,7 @@ static bool is_other_state(struct tcp *t, const redisReply *r)
 {
     char state[sizeof t->state], where[HOME_HOST_MAX + 16], why[700];
     if (t->to_count < 2 || r->type != REDIS_REPLY_STRING ||
-        rdzv_field_find(r->str, r->len, "state", state, sizeof state) != 1)
+        rdzv_field_find(r->str, r->len, "state_id", state, sizeof state) != 1)
         return false;
     if (!t->state[0] || strcmp(t->state, state) == 0) {
         snprintf(t->state, sizeof t->state, "%s", state);

@@ -165,7 +165,7 @@ static int joined_record(const struct jobs_joined *j, struct buf *out)
 /* Which state it keeps, that a node with a list of daemons knows two states from one. "": its own. */
 static int add_state(const struct conn *c, struct buf *out)
 {
-    return rdzv_field_text(out, "state", c->s->standby ? c->s->standby->state : "");
+    return rdzv_field_text(out, "state_id", c->s->standby ? c->s->standby->state : "");
 }
 
 void command_rdzv_join(struct conn *c, const struct request *rq)

@@ -22,12 +22,12 @@
 
 #define MODULE "standby"
 #define EVENTS_MAX 32
-#define IO_MS 2000           /* of one call to the home */
-#define PATIENCE_MS 3000     /* a decision is tried for so long */
-#define KEEP_MS 3600000      /* what nobody has led for so long may be removed */
-#define PROBE_MS 200         /* between two dials of the leader */
-#define PROBE_PATIENCE 1000  /* ms for one */
-#define LIKE_NODES 4000      /* it looks at the claim as rarely as a node of so many: every 225 ms */
+#define IO_MS 2000          /* of one call to the home */
+#define PATIENCE_MS 3000    /* a decision is tried for so long */
+#define KEEP_MS 3600000     /* what nobody has led for so long may be removed */
+#define PROBE_MS 200        /* between two dials of the leader */
+#define PROBE_PATIENCE 1000 /* ms for one */
+#define LIKE_NODES 4000     /* it looks at the claim as rarely as a node of so many: every 225 ms */
 
 struct probe { /* on a thread of libuv */
     uv_work_t work;
@@ -46,9 +46,9 @@ struct standby {
     struct election_event events[EVENTS_MAX]; /* to come */
     unsigned first, last;
     bool pumping, closing, leaving, told;
-    bool writes;    /* decisions go to the home */
-    bool had_term;  /* jobs were loaded */
-    bool unable;    /* a decision could not be written */
+    bool writes;   /* decisions go to the home */
+    bool had_term; /* jobs were loaded */
+    bool unable;   /* a decision could not be written */
     bool complained;
     char identity[RDZV_IDENTITY_MAX + 1];
     struct server_standby notice;
@@ -59,6 +59,7 @@ struct standby {
 };
 
 static void pump(struct standby *s);
+static void on_clock(uv_timer_t *t);
 
 static void push(struct standby *s, struct election_event ev)
 {
@@ -86,13 +87,9 @@ static void note_leader(struct standby *s)
 {
     const struct rdzv_claim *c = &s->x.view;
     const bool known = c->epoch[0] && !c->released;
-    char before[sizeof s->notice.leader];
-    memcpy(before, s->notice.leader, sizeof before);
     snprintf(s->notice.leader, sizeof s->notice.leader, "%.*s", known ? (int)strcspn(c->node, "/") : 0, c->node);
     if (known && strchr(c->node, '/'))
         snprintf(s->notice.state, sizeof s->notice.state, "%s", strrchr(c->node, '/') + 1);
-    if (s->notice.leader[0] && strcmp(before, s->notice.leader) != 0 && s->x.state == ELECTION_LOOKING)
-        log_info(MODULE, "standing by: %s leads, epoch %s", s->notice.leader, c->epoch);
 }
 
 /* --- the log of jobs */
@@ -108,7 +105,7 @@ static void on_unable(void *arg)
 {
     struct standby *s = arg;
     s->unable = true;
-    uv_timer_start(&s->clock, s->clock.timer_cb, 0, 0);
+    uv_timer_start(&s->clock, on_clock, 0, 0);
 }
 
 static void on_appended(struct standby *s, const struct keeper_answer *a)
@@ -201,8 +198,10 @@ static void on_probed(uv_work_t *w, int status)
         release(s);
     if (!ours || s->x.state != ELECTION_LOOKING)
         return;
-    if (rc >= 0 && !known)
+    if (rc >= 0 && !known) {
+        log_info(MODULE, "standing by: %s leads, epoch %s", s->notice.leader, s->x.dialled);
         push(s, (struct election_event){.kind = ELECTION_ACKED});
+    }
     if (refused != s->x.refused || (rc >= 0 && !known))
         push(s, (struct election_event){.kind = ELECTION_AWAY, .refused = refused});
 }
@@ -292,7 +291,8 @@ static void carry_out(struct standby *s, enum election_effect_kind fx)
     case ELECTION_RELEASE:
         keeper_release(s->keeper, &s->x.own);
         break;
-    case ELECTION_DIAL: /* by the next probe */
+    case ELECTION_DIAL:
+        uv_timer_start(&s->probing, s->probing.timer_cb, 0, PROBE_MS);
         break;
     case ELECTION_UNTIL:
         s->notice.until = s->x.until;
@@ -371,10 +371,8 @@ static int open_home(struct standby *s, struct err *e)
     TRY(rdzv_home_open(&home, url, &o, e));
     struct rdzv_claim own = {0};
     snprintf(own.addrs, sizeof own.addrs, "%s", s->o.advertise);
-    election_init(&s->x, &(struct election_options){.valid_ms = home->ops->valid_ms,
-                                                    .nodes = LIKE_NODES,
-                                                    .seed = dice_seed(),
-                                                    .own = &own});
+    election_init(&s->x, &(struct election_options){
+                             .valid_ms = home->ops->valid_ms, .nodes = LIKE_NODES, .seed = dice_seed(), .own = &own});
     return keeper_open(&s->keeper, s->loop, home, PATIENCE_MS, on_answer, s, e);
 }
 
@@ -385,8 +383,8 @@ int standby_open(struct standby **ret, uv_loop_t *loop, const struct standby_opt
         return err_set(e, -ENOMEM, "no memory for a daemon that stands by");
     s->o = *o;
     s->loop = loop;
-    int rc = state_shared_create(
-        &s->log, &(struct state_shared_options){.write = on_write, .unable = on_unable, .arg = s}, e);
+    int rc = state_shared_create(&s->log,
+                                 &(struct state_shared_options){.write = on_write, .unable = on_unable, .arg = s}, e);
     rc = rc ? rc : open_home(s, e);
     if (rc < 0) {
         state_shared_destroy(s->log);

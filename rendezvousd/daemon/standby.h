@@ -24,13 +24,13 @@ struct standby;
 #define STANDBY_RUN "rendezvousd" /* the run id under which a home keeps the state */
 
 struct standby_options {
-    const char *state;     /* a folder's path, "file:///...", "etcd://...", "etcds://..." or "k8s://..." */
-    const char *advertise; /* where others reach this daemon, numeric */
+    const char *state;        /* a folder's path, "file:///...", "etcd://...", "etcds://..." or "k8s://..." */
+    const char *advertise;    /* where others reach this daemon, numeric */
     void (*leads)(void *arg); /* the jobs of the state are loaded, and served from now on */
     /* This daemon's term is over, and not by standby_leave(). why: the state makes no sense; NULL: another one leads,
      * or the state took a decision of ours too late */
     void (*lost)(void *arg, const struct err *why);
-    void (*left)(void *arg);  /* after standby_leave(): the claim is released, or that was tried */
+    void (*left)(void *arg); /* after standby_leave(): the claim is released, or that was tried */
     void *arg;
 };
 

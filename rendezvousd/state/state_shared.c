@@ -265,7 +265,8 @@ static int by_id(const struct shared_home *a, const struct shared_home *b)
     return strcmp(a->id, b->id);
 }
 
-static int hand_over(struct shared_home *h, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg, struct err *e)
+static int hand_over(struct shared_home *h, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg,
+                     struct err *e)
 {
     struct err why = {0};
     char id[ID_MAX + 1];
@@ -288,7 +289,8 @@ int state_shared_take_over(struct state_shared *s, const char *identity, const c
     int rc = parse(s, text, n, e);
     DL_SORT(s->homes, by_id);
     s->gathers = true;
-    DL_FOREACH_SAFE (s->homes, h, next) {
+    DL_FOREACH_SAFE(s->homes, h, next)
+    {
         const size_t before = s->text.len;
         if (rc < 0 || !h->written) {
             shared_close(&h->base);

@@ -38,6 +38,6 @@ int state_shared_take_over(struct state_shared *s, const char *identity, const c
 /* The home of a new job, or of one that is taken over (state_dir_home()). */
 int state_shared_home(struct state_shared *s, const char *id, struct rdzv_home **ret, struct err *e);
 void state_shared_stands(struct state_shared *s, uint64_t number); /* what was written up to this number stands */
-void state_shared_destroy(struct state_shared *s); /* all homes must have been closed; NULL allowed */
+void state_shared_destroy(struct state_shared *s);                 /* all homes must have been closed; NULL allowed */
 
 #endif
