@@ -478,7 +478,7 @@ static int choose_run_id(struct choice *c, const struct scheduler *s, struct err
 {
     struct home *h = c->home;
     const bool shared = h->kind == HOME_REDIS || h->kind == HOME_ETCD || h->kind == HOME_K8S || h->kind == HOME_FILE ||
-                        (h->kind == HOME_TCP && is_of_a_daemon(c));
+                        ((h->kind == HOME_TCP || h->kind == HOME_LISTED) && is_of_a_daemon(c));
     const char *id = c->t->run_id ? c->t->run_id : h->kind == HOME_LOCAL ? "" : s->job;
     if (!*id && h->kind == HOME_K8S) /* its last word is a name of this job's own */
         id = strrchr(h->endpoint, '/') + 1;

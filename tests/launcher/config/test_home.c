@@ -212,12 +212,8 @@ static void what_cannot_be_is_refused_by_a_sentence(void **state)
         {{.master_port = 0, .node_rank = 0, .is_host = -1, .max_nodes = 2, .master_addr = "h"}, "a static rendezvous needs a port"},
         {{.master_port = -1, .node_rank = 2, .is_host = -1, .max_nodes = 2, .master_addr = "h"}, "--node-rank 2: expected 0 to 1, as --nnodes allows 2 nodes"},
         {{.master_port = -1, .node_rank = 1, .is_host = -1, .max_nodes = 1, .master_addr = "h"}, "--node-rank 1: expected 0 to 0"},
-        {{TYPED, .min_nodes = 2, .max_nodes = 3, .endpoint = "a,b"}, "each node has a seat of its own: give --node-rank, 0 to 2"},
-        {{SEAT(0), .min_nodes = 2, .max_nodes = 4, .endpoint = "a,b"}, "two hosts of a list could gather 2 nodes each and both run the job; expected MIN to be more than half of MAX, as 3:4"},
-        {{SEAT(3), .min_nodes = 2, .max_nodes = 3, .endpoint = "a,b"}, "--node-rank 3: expected 0 to 2"},
-        {{SEAT(0), .min_nodes = 1, .max_nodes = 1, .endpoint = "a,b"}, "a job of one node meets nobody"},
-        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b", .spare = true}, "--spare does not go with a list of hosts"},
-        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b", .backend = "rendezvousd"}, "goes with no other backend than c10d"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b", .backend = "static"}, "expected HOST"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b", .backend = "rendezvousd"}, "no --rdzv-id is given: a rendezvous that jobs share"},
         {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b:29400,A"}, "'A' is in the list twice"},
         {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,"}, "'': expected HOST, HOST:PORT"},
         {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b:0"}, "a port from 1 to 65535"},
@@ -232,6 +228,37 @@ static void what_cannot_be_is_refused_by_a_sentence(void **state)
         if (rc != ERR_USAGE || !strstr(e.text, cases[i].part))
             fail_msg("case %zu: %d '%s'", i, rc, e.text);
     }
+}
+
+/* They may be daemons, which is known when they are asked. */
+static void a_list_that_nodes_cannot_host_may_be_one_of_daemons(void **state)
+{
+    static const struct {
+        struct home_typed t;
+        const char *unfit;
+    } cases[] = {
+        /* clang-format off */
+        {{TYPED, .min_nodes = 2, .max_nodes = 3, .endpoint = "a,b"}, "each node has a seat of its own: give --node-rank, 0 to 2"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 4, .endpoint = "a,b"}, "two hosts of a list could gather 2 nodes each and both run the job; expected MIN to be more than half of MAX, as 3:4"},
+        {{SEAT(3), .min_nodes = 2, .max_nodes = 3, .endpoint = "a,b"}, "--node-rank 3: expected 0 to 2"},
+        {{SEAT(0), .min_nodes = 1, .max_nodes = 1, .endpoint = "a,b"}, "a job of one node meets nobody"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b", .spare = true}, "--spare does not go with a list of hosts"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b"}, ""},
+        /* clang-format on */
+    };
+    const struct machine m = {0}, daemons = {.configured = "a,b:1"};
+    struct home h;
+    struct err e;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(decide(&cases[i].t, &m, &h, &e), 0);
+        if (!strstr(h.unfit, cases[i].unfit) || !h.unfit[0] != !cases[i].unfit[0] || h.daemons || h.kind != HOME_LISTED)
+            fail_msg("case %zu: '%s'", i, h.unfit);
+    }
+    assert_int_equal(decide(&(struct home_typed){TYPED, .max_nodes = 4, .run_id = "j"}, &daemons, &h, &e), 0);
+    assert_true(h.kind == HOME_LISTED && h.daemons && !h.unfit[0] && h.hosting == HOME_DIALS && !h.numbered);
+    assert_string_equal(h.endpoint, "a:29400,b:1");
+    assert_int_equal(decide(&(struct home_typed){TYPED, .max_nodes = 4, .run_id = "j", .endpoint = "a,b", .backend = "rendezvousd"}, &m, &h, &e), 0);
+    assert_true(h.daemons);
 }
 
 /* srun -N NODES -n TASKS, in task PROCID, the LOCALID-th of node NODEID; more: further variables. */
@@ -513,6 +540,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_is_refused_by_a_sentence),
         cmocka_unit_test(the_port_of_the_store_is_the_one_that_was_typed),
         cmocka_unit_test(a_list_of_nodes_that_cannot_be_read_is_named),
+        cmocka_unit_test(a_list_that_nodes_cannot_host_may_be_one_of_daemons),
         cmocka_unit_test(schedulers_and_the_configuration_file_are_asked),
         cmocka_unit_test(a_configured_address_is_never_hosted),
         cmocka_unit_test(a_scheduler_does_not_matter_where_something_is_typed),
