@@ -160,6 +160,7 @@ static void resign(struct standby *s)
     if (s->had_term)
         jobs_stand_down(s->jobs); /* which writes how old they are, if that is ours to write */
     s->writes = false;
+    s->notice.leader[0] = 0;
     if (s->x.state != ELECTION_RELEASING)
         keeper_end_term(s->keeper);
 }

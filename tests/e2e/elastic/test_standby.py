@@ -10,7 +10,7 @@ import time
 import pytest
 
 from cluster import free_port, wait
-from daemon import Client, Daemon
+from daemon import Client, Daemon, RespError
 from support import CRUN, RENDEZVOUSD
 
 pytestmark = pytest.mark.serial
@@ -56,6 +56,17 @@ class Pair:
     def leader(self, but=None):
         """The index of the one that leads."""
         return wait("a leader", lambda: next((f"{i}" for i in range(len(self.ports)) if i != but and self.leads(i)), None))
+
+    def hears(self, n):
+        """Wait until whoever leads has n nodes of the job on connections."""
+        def look():
+            i = int(self.leader())
+            try:
+                with Client(self.ports[i]) as c:
+                    return c("RDZV.STATUS", "j").count('"connected":true') == n
+            except (OSError, EOFError, RespError):
+                return False
+        wait("the nodes at the leader", look, 30)
 
     def taken_over(self, lost):
         """The next leader, and how long it took."""
@@ -221,6 +232,7 @@ def take_overs(cluster, pair, count, seed, bound):
             pair.daemons[lost].p.wait()
             pair.daemons[lost] = pair.start(lost)
         wait("it to stand by", lambda lost=lost, stood=stood: pair.log(lost).count("standing by: ") > stood)
+        pair.hears(2)
         time.sleep(dice.random() * 0.3)
         running = sorted(cluster.rounds())
         assert how == signal.SIGSTOP or running[-1] == number, (how, running, [n.text() for n in nodes])

@@ -257,7 +257,10 @@ static void a_list_that_nodes_cannot_host_may_be_one_of_daemons(void **state)
     assert_int_equal(decide(&(struct home_typed){TYPED, .max_nodes = 4, .run_id = "j"}, &daemons, &h, &e), 0);
     assert_true(h.kind == HOME_LISTED && h.daemons && !h.unfit[0] && h.hosting == HOME_DIALS && !h.numbered);
     assert_string_equal(h.endpoint, "a:29400,b:1");
-    assert_int_equal(decide(&(struct home_typed){TYPED, .max_nodes = 4, .run_id = "j", .endpoint = "a,b", .backend = "rendezvousd"}, &m, &h, &e), 0);
+    assert_int_equal(
+        decide(&(struct home_typed){TYPED, .max_nodes = 4, .run_id = "j", .endpoint = "a,b", .backend = "rendezvousd"},
+               &m, &h, &e),
+        0);
     assert_true(h.daemons);
 }
 
