@@ -144,7 +144,7 @@ static void on_loaded(struct standby *s, struct keeper_answer *a)
         return;
     const int rc = a->rc < 0 ? a->rc : take_over(s, a, &e);
     if (a->rc < 0)
-        log_warn(MODULE, "this daemon cannot lead, the state cannot be read: %s", a->e.text);
+        log_warn(MODULE, "this daemon cannot lead, the state is out of reach: %s", a->e.text);
     push(s, (struct election_event){.kind = ELECTION_LOADED, .rc = rc < 0 ? rc : 1});
     if (a->rc >= 0 && rc < 0)
         s->o.lost(s->o.arg, &e);
@@ -231,7 +231,7 @@ static void on_probing(uv_timer_t *t)
 static void complain(struct standby *s, const struct keeper_answer *a)
 {
     if (a->rc < 0 && !s->complained)
-        log_warn(MODULE, "the state does not answer: %s", a->e.text);
+        log_warn(MODULE, "the state is out of reach: %s", a->e.text);
     s->complained = a->rc < 0;
 }
 

@@ -252,7 +252,7 @@ static int parse(struct state_shared *s, const char *text, size_t n, struct err 
         const char *nl = memchr(text + at, '\n', n - at);
         const size_t len = nl ? (size_t)(nl - text) - at : 0;
         if (!nl || !read_line(text + at, len, &r) || r.bytes > n - at - len - 1)
-            return err_set(e, ERR_CORRUPT, "the log of jobs makes no sense at byte %zu of %zu", at, n);
+            return err_set(e, ERR_CORRUPT, "the log of jobs that daemons share is malformed at byte %zu of %zu", at, n);
         if (!r.reign)
             TRY(keep(s, &r, text + at + len + 1, e));
         at += len + 1 + r.bytes;

@@ -21,10 +21,13 @@ static int64_t patience_ms(const struct client *c)
 }
 
 /* How long the server may hold a NEXT. Its answer proves when the rendezvous heard us: when the request was sent. So
- * requests are a little more frequent than one per heartbeat, but not so much that an idle agent wakes up twice. */
+ * requests are a little more frequent than one per heartbeat, but not so much that an idle agent wakes up twice. After
+ * a connection was lost the first answer comes at once: the next one may be lost, too, before a heartbeat has passed. */
 int64_t client_hold_ms(const struct client *c)
 {
     const int64_t hold = c->o.heartbeat_ms * 31 / 32;
+    if (c->mode == CLIENT_RUNNING && c->lease.lost)
+        return 0;
     if (c->mode == CLIENT_OVER || (c->parting && c->mode == CLIENT_JOINING && !c->joined))
         return 0;
     return c->mode == CLIENT_JOINING && hold > CLIENT_PROGRESS_MS ? CLIENT_PROGRESS_MS : hold;

@@ -33,7 +33,7 @@ const struct explain_message explain_meet[] = {
     {"*is in the list twice*\n*a list names nodes of the job that host*",
      "a list names nodes of the job, or daemons that share a state, each once",
      "--rdzv-endpoint HOST,HOST,... without --rdzv-backend, or with --rdzv-backend rendezvousd"},
-    {"*this rendezvousd stands by: *", "of daemons that share a state another one leads, or none does just now",
+    {"*this rendezvousd stands by*", "of daemons that share a state another one leads, or none does just now",
      "nothing: crun goes to the next of the list; name all daemons in --rdzv-endpoint"},
     {"*do not share one state*\n*keeps its jobs for itself, and those of a list share them*",
      "two daemons that know nothing of each other would run the job twice",

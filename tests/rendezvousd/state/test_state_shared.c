@@ -46,8 +46,8 @@ static int begin(void **state)
     newest = 0;
     wholes = 0;
     unable = refuses = landings = 0;
-    return state_shared_create(&log_of_jobs,
-                               &(struct state_shared_options){.write = on_write, .unable = on_unable}, &e);
+    return state_shared_create(&log_of_jobs, &(struct state_shared_options){.write = on_write, .unable = on_unable},
+                               &e);
 }
 
 static int end(void **state)
@@ -203,11 +203,12 @@ static void a_damaged_job_costs_no_other_one(void **state)
 
 static void a_text_that_makes_no_sense_is_refused(void **state)
 {
-    static const char *const bad[] = {"@job a 9 whole\nshort", "@job a 3 half\nabc", "something\n", "@job a\n", "@gone", "@job a -1 whole\n"};
+    static const char *const bad[] = {"@job a 9 whole\nshort", "@job a 3 half\nabc", "something\n", "@job a\n", "@gone",
+                                      "@job a -1 whole\n"};
     struct err e;
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        if (take_over(bad[i], strlen(bad[i]), &e) != ERR_CORRUPT || !strstr(e.text, "makes no sense at byte"))
+        if (take_over(bad[i], strlen(bad[i]), &e) != ERR_CORRUPT || !strstr(e.text, "is malformed at byte"))
             fail_msg("'%s' was taken", bad[i]);
 }
 
