@@ -64,6 +64,12 @@ MUTANTS = {
     "decisions_outlive_their_term": (
         "common/rdzv/leader/keeper.c", ' && c->term == k->term', '',
         ["keeper"]),
+    "older_number_stands_for_all_jobs": (
+        "rendezvousd/state/state_shared.c", 'h->base.stands = number > h->base.stands ? number : h->base.stands;', 'h->base.stands = h->base.asked;',
+        ["rendezvousd_state_shared"]),
+    "acknowledges_after_its_hand_over": (
+        "rendezvousd/jobs/jobs_term.c", '    struct job *job;\n    j->term.until = 0;\n    DL_FOREACH (j->all, job) {', '    struct job *job;\n    DL_FOREACH (j->all, job) {',
+        ["rendezvousd_state_shared"]),
     "emptied_home_holds_nothing": (
         "common/rdzv/client/election.c", 'x->above || (x->was_member && ev->rc == 0))', 'x->above)',
         ["election"]),

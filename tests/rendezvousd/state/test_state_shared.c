@@ -13,6 +13,7 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "rendezvousd/state/state_shared.h"
+#include "tests/rendezvousd/jobs/jobs_rig.h"
 
 static struct buf text; /* of the home */
 static size_t wholes;
@@ -222,6 +223,48 @@ static void what_cannot_be_written_ends_the_term(void **state)
     a->ops->close(a);
 }
 
+/* --- the jobs of a daemon */
+
+static struct jobs *begin_jobs(int64_t until_ms)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.shared = log_of_jobs});
+    struct err e;
+    assert_int_equal(jobs_may_answer(j, &e), -EREMOTE);
+    assert_int_equal(jobs_take_over(j,
+                                    &(struct jobs_taken){.epoch = 7, .identity = "here", .text = "", .valid_ms = 1500},
+                                    &e),
+                     0);
+    assert_int_equal(jobs_may_answer(j, &e), -EREMOTE);
+    jobs_lead_until(j, until_ms);
+    return j;
+}
+
+static void who_hands_over_or_lost_its_claim_acknowledges_nobody(void **state)
+{
+    struct jobs *j = begin_jobs(rig_now + 1500);
+    const struct rdzv_config c = rig_config(1, 1);
+    struct agent a = {0};
+    (void)state;
+    rig_open(j, &a, "run", "n1", "10.0.0.1");
+    assert_int_equal(rig_join(&a, &c, 0), 0);
+    assert_int_equal(a.joined.epoch, 7);
+    assert_int_equal(rig_next(&a), 0);
+    assert_int_equal(a.told, 0); /* nothing stands */
+    rig_now += 1500;
+    state_shared_stands(log_of_jobs, newest);
+    assert_int_equal(a.told, 0); /* nor does it lead */
+    assert_int_equal(rig_next(&a), -EREMOTE);
+    jobs_lead_until(j, rig_now + 1500);
+    assert_int_equal(rig_next(&a), 0);
+    assert_int_equal(a.told, 1);
+    assert_int_equal(a.news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(rig_next(&a), 0);
+    jobs_stand_down(j);
+    assert_int_equal(rig_next(&a), -EREMOTE);
+    rig_close(&a, JOBS_SILENT);
+    jobs_destroy(j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +274,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_damaged_job_costs_no_other_one, begin, end),
         cmocka_unit_test_setup_teardown(a_text_that_makes_no_sense_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(what_cannot_be_written_ends_the_term, begin, end),
+        cmocka_unit_test_setup_teardown(who_hands_over_or_lost_its_claim_acknowledges_nobody, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
