@@ -8,9 +8,11 @@
  *
  * link() is the fence of the log: two leaders cannot both take the next number, and each begins with a record of its
  * own, so that an older one finds its next number taken. A reply lost on its way makes the kernel say EEXIST to the one
- * who did take it: reading back tells. Decisions stay until the job ends, or until a leader of a minute
- * has written a whole one: then `first` names that one, and those before it go. Of an older leader, which takes a number
- * that was removed, nobody hears: by then its claim has been replaced for longer than it was valid. Files are read by open, read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify,
+ * who did take it: reading back tells. Decisions stay until the job ends, or until one that has led for a minute writes
+ * a whole one: then `first` names that one, and those before it go. An older leader that takes a number which was
+ * removed sees `first`, and gives it back.
+ *
+ * Files are read by open, read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify,
  * locks, or times of files (but for what is cleared away, rdzv_log_file_clear.c).
  *
  * The folder that a handle has open may be none of the job's any more: DIR was mounted anew, moved away, or removed and
@@ -31,7 +33,9 @@
 #include "common/rdzv/wire/rdzv_wire.h"
 
 #define FILE_FIRST FILE_LOG "/first"
+#ifndef DROP_AFTER_MS
 #define DROP_AFTER_MS 60000 /* since the claim: far more than a claim is valid */
+#endif
 
 /* --- small files */
 
@@ -265,6 +269,17 @@ static void drop_older(struct file_home *h)
     }
 }
 
+/* A number that was just taken: was it free because older ones were removed? `first` is written before they go. */
+static int check_number(struct file_home *h, const char *name, struct err *e)
+{
+    unsigned first;
+    TRY(read_first(h, &first, e));
+    if (h->next - 1 >= first)
+        return 1;
+    unlinkat(h->job_fd, name, 0);
+    return 0;
+}
+
 /* Take the next number for text. 1, or 0: somebody else has it. */
 static int take_number(struct file_home *h, const struct buf *text, struct err *e)
 {
@@ -284,7 +299,7 @@ static int take_number(struct file_home *h, const struct buf *text, struct err *
     } else if (rc < 0)
         return err_errno(e, -rc, "link '%s/%s/%s'", h->dir, h->name, name);
     h->next += rc == 1;
-    return rc;
+    return rc == 1 ? check_number(h, name, e) : rc;
 }
 
 /* --- the calls */

@@ -230,10 +230,8 @@ static struct jobs *begin_jobs(int64_t until_ms)
     struct jobs *j = rig_jobs(&(struct jobs_options){.shared = log_of_jobs});
     struct err e;
     assert_int_equal(jobs_may_answer(j, &e), -EREMOTE);
-    assert_int_equal(jobs_take_over(j,
-                                    &(struct jobs_taken){.epoch = 7, .identity = "here", .text = "", .valid_ms = 1500},
-                                    &e),
-                     0);
+    assert_int_equal(
+        jobs_take_over(j, &(struct jobs_taken){.epoch = 7, .identity = "here", .text = "", .valid_ms = 1500}, &e), 0);
     assert_int_equal(jobs_may_answer(j, &e), -EREMOTE);
     jobs_lead_until(j, until_ms);
     return j;
