@@ -124,6 +124,8 @@ int metrics_write(struct buf *out, const struct server *s, const struct gate *g,
     of_server(&m, s);
     of_gate(&m, g);
     of_jobs(&m, j);
+    metrics_figure(&m, "leads", METRICS_GAUGE, "1 while it serves; 0 while it stands by for another one.",
+                   server_leads(s));
     metrics_figure(&m, "history_jobs", METRICS_GAUGE, "Finished jobs that are remembered.",
                    (double)history_finished(h));
     metrics_of_each_job(&m, h, who);

@@ -7,7 +7,8 @@
  *     listens, and how often it was renewed. Claim, renewal and release are each one compare-and-set; who is no leader
  *     and has none reads it, nobody else does.
  * The memory and the directory of a daemon have one owner, who needs no claim: of the calls below they have identity,
- * load, append, forget and close.
+ * load, append, forget and close. Daemons that share a home (rendezvousd/state/state_shared.h) have one claim for all
+ * jobs, and hand out homes without one for each.
  *
  * A call is asked and waited for: the caller's thread sleeps until the answer, the call's deadline, or a cancel, and
  * never on a disk. A Redis or an etcd is waited for on its sockets. A folder may hold whoever touches it in the kernel,

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -135,6 +137,41 @@ def test_one_that_stood_still_is_replaced_after_its_claim_and_begins_anew(cluste
     print("rounds:", sorted(cluster.rounds()))
     cluster.wait_round(2, after=number - 1)
     cluster.finish(*nodes)
+
+
+def test_workers_go_on_while_all_daemons_are_gone(cluster, folder):
+    """Every address of the list refuses, and most of the round is there: daemon_grace. Those that come back wait for the claim of the dead one."""
+    pair = Pair(cluster, folder)
+    nodes = job(cluster, pair)
+    number, _ = cluster.wait_round(2)
+    first = int(pair.leader())
+    for i in (1 - first, first):
+        pair.daemons[i].p.kill()
+        pair.daemons[i].p.wait()
+    goes_on(cluster, number)
+    pair.daemons = [pair.start(i) for i in range(2)]
+    now = pair.hears(2)
+    assert number <= now <= number + 1
+    cluster.wait_round(2, after=now - 1)
+    cluster.finish(*nodes)
+
+
+def test_probes_tell_who_leads(cluster, folder):
+    daemons = [cluster.rendezvousd("--state", folder, "--http-port", 0) for _ in range(2)]
+
+    def ask(d, path):
+        try:
+            with urllib.request.urlopen(d.http + path, timeout=10) as r:
+                return r.status, r.read().decode()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode()
+    wait("one to lead", lambda: sorted(ask(d, "/readyz") for d in daemons) == [(200, "ready\n"), (503, "standing by\n")])
+    assert [ask(d, "/healthz")[0] for d in daemons] == [200, 200]
+    assert sorted(int("rendezvousd_leads 1\n" in ask(d, "/metrics")[1]) for d in daemons) == [0, 1]
+    leader = next(d for d in daemons if ask(d, "/readyz")[0] == 200)
+    assert leader.stop() == 0
+    other = next(d for d in daemons if d is not leader)
+    wait("the other one to lead", lambda: ask(other, "/readyz")[0] == 200)
 
 
 def test_one_that_stands_by_names_the_leader_and_serves_nobody(cluster, folder):
