@@ -162,7 +162,7 @@ MUTANTS = {
         "common/rdzv/homes/rdzv_log_file.c", "TRY(file_write(h, draft, O_EXCL, true,", "TRY(file_write(h, draft, O_EXCL, false,",
         ["elastic/test_homes.py::test_a_decision_in_a_folder_is_on_disk_before_it_has_its_number_and_that_before_anything_else"]),
     "number_of_a_decision_not_on_disk": (
-        "common/rdzv/homes/rdzv_log_file.c", "if (rc == 1 && (log_fd < 0 || fsync(log_fd) < 0))", "if (rc == 2)",
+        "common/rdzv/homes/rdzv_log_file.c", "synced = rc == 1 ? sync_log(h) : 0;", "synced = 0;",
         ["elastic/test_homes.py::test_a_decision_in_a_folder_is_on_disk_before_it_has_its_number_and_that_before_anything_else"]),
     "log_of_a_job_not_on_disk": (
         "rendezvousd/state/state_writer.c", "if (rc == 0 && fdatasync(fd) < 0)", "if (rc > 0)",
