@@ -4,6 +4,8 @@
  *                                       each, 94: 110 KB, as ImageNet's are on average
  *   bench_loader bare DIR SECONDS       every thread decodes whole files into RGB with libjpeg
  *   bench_loader loader DIR SECONDS     the trainer's loader: decode, random resized crop to 224, flip
+ *   bench_loader v2 DIR SECONDS         the same with torchvision's V2 recipe: crops of 176, TrivialAugmentWide,
+ *                                       erasing, mixup or CutMix, 4 repetitions
  * Threads: THREADS in the environment, else the cores we may use. Prints images a second, and images a second of
  * processor time. */
 #include <math.h>
@@ -26,7 +28,7 @@
 #include "worker/data/loader/loader.h"
 #include "worker/data/sets/dataset.h"
 
-enum { WIDTH = 500, HEIGHT = 375, SIZE = 224, BATCH = 64 };
+enum { WIDTH = 500, HEIGHT = 375, SIZE = 224, V2_SIZE = 176, BATCH = 64 };
 
 static int die(const char *text)
 {
@@ -185,7 +187,19 @@ static void bare(struct dataset *d, double seconds)
 
 /* --- loader */
 
-static void with_loader(struct dataset *d, double seconds)
+static struct loader_options v2(struct loader_options o)
+{
+    struct err e;
+    o.sampler.repetitions = 4;
+    o.input.size = V2_SIZE;
+    o.input.erase = 0.1;
+    o.mix = (struct mix_options){.mixup = 0.2, .cutmix = 1, .group = 128};
+    if (policy_parse("trivial:bilinear", &o.input.policy, &e) < 0)
+        die(e.text);
+    return o;
+}
+
+static void with_loader(struct dataset *d, double seconds, bool augmented)
 {
     struct loader *l;
     struct loader_batch b;
@@ -195,6 +209,8 @@ static void with_loader(struct dataset *d, double seconds)
         .input = {.size = SIZE, .channels = 3, .training = true, .augment = {0.08, 1, 3.0 / 4, 4.0 / 3, 0.5}},
         .threads = threads(),
         .strict = true};
+    if (augmented)
+        o = v2(o);
     if (loader_create(&l, d, &o, &e) < 0 || loader_seek(l, 0, 0, 1 << 30, &e) < 0)
         die(e.text);
     const int64_t begin = clock_ns(), cpu_begin = cpu_ns();
@@ -217,7 +233,7 @@ int main(int argc, char **argv)
     struct err e;
     const bool makes = argc == 5 && strcmp(argv[1], "make") == 0;
     if (!makes && argc != 4)
-        return die("usage: bench_loader make DIR N QUALITY | bare DIR SECONDS | loader DIR SECONDS");
+        return die("usage: bench_loader make DIR N QUALITY | bare|loader|v2 DIR SECONDS");
     if (makes) {
         make(argv[2], atoi(argv[3]), atoi(argv[4]));
         return 0;
@@ -225,7 +241,10 @@ int main(int argc, char **argv)
     if (dataset_open_folder(&d, argv[2], NULL, 0, &e) < 0)
         return die(e.text);
     const double seconds = atof(argv[3]);
-    (strcmp(argv[1], "bare") == 0 ? bare : with_loader)(d, seconds);
+    if (strcmp(argv[1], "bare") == 0)
+        bare(d, seconds);
+    else
+        with_loader(d, seconds, strcmp(argv[1], "v2") == 0);
     dataset_close(d);
     return 0;
 }

@@ -38,6 +38,8 @@ void side_open(struct side *s, const char *device, const struct program *p, cons
     MUST(s->d->ops->alloc(s->d, p->n_reduce * real, &s->reduce, e));
     MUST(s->d->ops->alloc(s->d, p->n_train * real, &s->momentum, e));
     struct plan_options o = {.batch = batch,
+                             .others = m->others,
+                             .mixes = m->mixes,
                              .training = training,
                              .compute = m->compute,
                              .emulate = m->emulate,

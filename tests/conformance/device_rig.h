@@ -28,6 +28,8 @@ struct mode {
     enum half_rule half;
     bool half_bn;
     enum memory_format format;
+    bool mixes;                /* plan_options */
+    int others;                /* the same */
     bool tf32, unfused, timed; /* GPUs: options of that name; unless engines are timed, equal runs give equal bits */
 };
 extern const struct mode mode_f64, mode_f32, mode_bf16, mode_emulated;

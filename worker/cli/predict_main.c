@@ -374,7 +374,7 @@ static int run_model(struct predictor *p, const char *path, struct err *e)
     struct input_scratch *scratch = input_scratch_create();
     int rc = scratch ? read_file(path, &file, e) : err_errno(e, ENOMEM, "memory for a picture");
     if (rc == 0)
-        rc = input_load(&p->input, scratch, file.data, file.len, 0, 0, p->pixels, e);
+        rc = input_load(&p->input, scratch, file.data, file.len, (struct showing){0}, p->pixels, e);
     input_scratch_destroy(scratch);
     buf_free(&file);
     TRY(rc);

@@ -15,6 +15,7 @@
 
 #include "common/args/args.h"
 #include "common/base/choice.h"
+#include "worker/data/augment/policy.h"
 #include "worker/pipeline/pipeline.h"
 #include "worker/precision/precision.h"
 
@@ -129,6 +130,12 @@ struct train_config {
     int64_t scale;      /* 0: as the input does */
     struct channels mean, std;
     struct range crop_scale;
+    int64_t crop_padding; /* -1: as the input does */
+    bool hflip;
+    struct policy augment;
+    struct jitter color_jitter;
+    double random_erase, mixup, cutmix; /* a share of the pictures; of Beta distributions, 0: not so */
+    int64_t mix_group, repeated_augmentation;
     bool strict_data;
     const char *debug_batch_sha; /* NULL: none */
     int64_t loader_threads;      /* 0: cores / local ranks */

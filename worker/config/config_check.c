@@ -56,10 +56,36 @@ static int check_input(const struct train_config *c, struct err *e)
         return err_set(e, ERR_USAGE, "--scale %d: --input plain and cifar scale to --image-size", (int)c->scale);
     if (c->input != INPUT_TORCH && (c->crop_scale.min != 0.08 || c->crop_scale.max != 1))
         return err_set(e, ERR_USAGE, "--crop-scale: only --input torch crops shares of the area");
+    if (c->crop_padding > 0 && (c->input == INPUT_TORCH || c->input == INPUT_CAFFE2))
+        return err_set(e, ERR_USAGE, "--crop-padding %d: only --input cifar and plain put pixels around an image",
+                       (int)c->crop_padding);
     if (c->drop_last && c->sampler != SAMPLER_DISTRIBUTED)
         return err_set(e, ERR_USAGE, "--drop-last is an option of --sampler distributed; the others repeat nothing");
     if (c->num_labels == 1)
         return err_set(e, ERR_USAGE, "--num-labels 1: a classifier needs at least 2 classes");
+    return 0;
+}
+
+static int check_mixing(const struct train_config *c, struct err *e)
+{
+    const bool mixes = c->mixup > 0 || c->cutmix > 0;
+    if (mixes && c->sampler != SAMPLER_GLOBAL)
+        return err_set(e, ERR_USAGE,
+                       "--%s mixes images that follow one another in a step: it needs --sampler global, which cuts a "
+                       "step into shares in a row",
+                       c->mixup > 0 ? "mixup" : "cutmix");
+    if (mixes && c->ignore_index >= 0)
+        return err_set(e, ERR_USAGE,
+                       "--ignore-index %d: an image of that class may be mixed with others; leave --mixup and --cutmix "
+                       "out",
+                       (int)c->ignore_index);
+    if (!mixes && c->mix_group != 128)
+        return err_set(e, ERR_USAGE, "--mix-group %d: nothing is mixed without --mixup or --cutmix", (int)c->mix_group);
+    if (c->repeated_augmentation > 1 && c->sampler == SAMPLER_SHARDED)
+        return err_set(e, ERR_USAGE,
+                       "--repeated-augmentation %d: --sampler sharded shows its records in their own order; use global "
+                       "or distributed",
+                       (int)c->repeated_augmentation);
     return 0;
 }
 
@@ -174,6 +200,7 @@ int train_config_check(const struct train_config *c, struct err *e)
     TRY(check_data(c, e));
     TRY(check_aliases(c, e));
     TRY(check_input(c, e));
+    TRY(check_mixing(c, e));
     TRY(check_folders(c, e));
     TRY(check_optimizer(c, e));
     TRY(check_model_parallel(c, e));

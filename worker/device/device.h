@@ -10,7 +10,8 @@
  *   -> somebody sums it over all ranks (worker/parallel) -> update(), update_stats(): params, moments, statistics
  *
  * Shared by devices: fuse.h (ops that ride along), liveness.h (who lives when), half.h (which values are halves),
- * drop.h (which elements are dropped), update_rule.h, rules.h (updates), host_common.h. */
+ * mix.h (erasing and mixing of pictures), drop.h (which elements are dropped), update_rule.h, rules.h (updates),
+ * host_common.h. */
 #ifndef CRUN_WORKER_DEVICE_H
 #define CRUN_WORKER_DEVICE_H
 
@@ -19,6 +20,7 @@
 #include <stdint.h>
 
 #include "common/base/choice.h"
+#include "worker/device/batch_mix.h"
 #include "worker/device/gpu_choice.h"
 #include "worker/device/update_rule.h"
 #include "worker/precision/dtype.h"
@@ -54,11 +56,14 @@ struct device_options {
 /* One batch in host memory: n rows, each a sample of what the model reads (struct input); n is the plan's batch.
  * Borrowed until run() returns. */
 struct batch {
-    const void *rows;      /* (n, input_row_bytes()); NULL in the parts of a model that do not read it */
+    const void
+        *rows; /* (n + plan_options.others, input_row_bytes()); NULL in the parts of a model that do not read it */
     const int32_t *labels; /* (n, input_row_labels()), 0..classes-1; anything where the weight is 0 */
     const float *weights;  /* (n), 0 or 1 */
     /* (n) their numbers in the data set, of padding BATCH_PADDING; NULL: not known, as long as nothing is dropped */
     const uint32_t *samples;
+    /* (n + plan_options.others) of pictures; NULL: none is erased or mixed. Needs plan_options.mixes. */
+    const struct batch_mix *mix;
     /* rows are memory of device_async.host_alloc(): the device reads them itself, and run() returns once it has. Else
      * a device with streams makes a copy first. */
     bool locked;
@@ -149,6 +154,8 @@ enum memory_format { MEMORY_FORMATS(CHOICE_ID) };
 
 struct plan_options {
     int batch;          /* N >= 1 */
+    int others;         /* rows behind those of a batch, which are partners of rows of it alone (batch_mix) */
+    bool mixes;         /* batches may be erased and mixed */
     bool training;      /* false: forward ops only, BN by running statistics, no gradients */
     enum dtype compute; /* DT_F64 (ref), DT_F32, or a half: DT_BF16, DT_F16 */
     bool emulate; /* halves by rounding what would be stored as one; arithmetic is the arena's (fp32, ref: fp64) */

@@ -139,9 +139,44 @@ static int check_tokens(const struct program *p, const struct batch *b, int n, s
     return 0;
 }
 
-int host_check_batch(const struct program *p, int first_op, int end_op, bool training, const struct batch *b, int n,
+static bool is_box(const struct batch_box *b, const struct input *in)
+{
+    return b->x0 >= 0 && b->x0 <= b->x1 && b->x1 <= in->width && b->y0 >= 0 && b->y0 <= b->y1 && b->y1 <= in->height;
+}
+
+/* Of a row that is mixed, or is there to be. */
+static int check_mix(const struct program *p, const struct plan_options *o, const struct batch *b, int row,
                      struct err *e)
 {
+    const struct batch_mix *m = &b->mix[row];
+    const int64_t other = (int64_t)row + m->partner, rows = (int64_t)o->batch + o->others;
+    const bool mixed = m->partner != 0;
+    if (other < 0 || other >= rows || (mixed && !(m->keep >= 0 && m->keep <= 1)))
+        return err_set(e, -EINVAL, "sample %d of the batch keeps %g of itself, and has the rest of row %lld of %lld",
+                       row, (double)m->keep, (long long)other, (long long)rows);
+    if (!(m->share >= 0 && m->share <= 1) || (m->share > 0 && (m->second < 0 || m->second >= p->classes)))
+        return err_set(e, -EINVAL, "sample %d of the batch has %g of label %d (expected 0 to %d)", row,
+                       (double)m->share, m->second, p->classes - 1);
+    if (!is_box(&m->erase, &p->input) || (mixed && !is_box(&m->box, &p->input)))
+        return err_set(e, -EINVAL, "sample %d of the batch has a box beyond its %d x %d pixels", row, p->input.width,
+                       p->input.height);
+    return 0;
+}
+
+static int check_mixes(const struct program *p, const struct plan_options *o, const struct batch *b, struct err *e)
+{
+    if (!o->mixes || p->input.rows == INPUT_TOKENS)
+        return err_set(e, -EINVAL, "a batch that is mixed, for a plan that mixes nothing");
+    for (int i = 0; i < o->batch + o->others; i++)
+        TRY(check_mix(p, o, b, i, e));
+    return 0;
+}
+
+int host_check_batch(const struct program *p, int first_op, int end_op, const struct plan_options *o,
+                     const struct batch *b, struct err *e)
+{
+    const int n = o->batch;
+    const bool training = o->training;
     bool rows = false, labels = false, samples = false;
     for (int i = first_op; i < end_op; i++) {
         rows |= op_is(p->ops[i].kind, OP_READS_INPUT);
@@ -159,6 +194,7 @@ int host_check_batch(const struct program *p, int first_op, int end_op, bool tra
             return err_set(e, -EINVAL, "sample %d of the batch has weight %g (expected 0 or 1)", i,
                            (double)b->weights[i]);
     TRY(rows && p->input.rows == INPUT_TOKENS ? check_tokens(p, b, n, e) : 0);
+    TRY(b->mix ? check_mixes(p, o, b, e) : 0);
     return labels ? check_labels(p, b, n, e) : 0;
 }
 
@@ -169,6 +205,7 @@ struct batch batch_at(const struct batch *b, const struct input *in, size_t firs
     from.labels = b->labels ? b->labels + first * input_row_labels(in) : NULL;
     from.weights = b->weights + first;
     from.samples = b->samples ? b->samples + first : NULL;
+    from.mix = b->mix ? b->mix + first : NULL;
     return from;
 }
 
@@ -188,24 +225,27 @@ double host_largest(const double *z, int n)
     return top;
 }
 
-static void xent_of_row(const double *z, int classes, int label, double smoothing, double lse[LSE_N], double *metrics)
+static void xent_of_row(const double *z, int classes, struct host_target t, double smoothing, double lse[LSE_N],
+                        double *metrics)
 {
+    const double label[LABEL_N] = {
+        [LABEL_CLASS] = t.label, [LABEL_WEIGHT] = 1, [LABEL_SECOND] = t.second, [LABEL_SHARE] = t.share};
     double top[TOP_N], sums[SUMS_N];
-    xent_top(z, classes, 0, (double[]){[LABEL_CLASS] = label, [LABEL_WEIGHT] = 1}, host_largest(z, classes), top);
+    xent_top(z, classes, 0, label, host_largest(z, classes), top);
     xent_sums(z, classes, 0, top, sums);
     xent_parts(sums, top, classes, smoothing, lse, metrics);
 }
 
-void host_xent(const double *z, int classes, int label, double smoothing, double *metrics)
+void host_xent(const double *z, int classes, struct host_target t, double smoothing, double *metrics)
 {
     double lse[LSE_N];
-    xent_of_row(z, classes, label, smoothing, lse, metrics);
+    xent_of_row(z, classes, t, smoothing, lse, metrics);
 }
 
-void host_xent_backward(double *z, int classes, int label, double smoothing, double scale)
+void host_xent_backward(double *z, int classes, struct host_target t, double smoothing, double scale)
 {
     double lse[LSE_N];
-    xent_of_row(z, classes, label, smoothing, lse, NULL);
+    xent_of_row(z, classes, t, smoothing, lse, NULL);
     xent_row_gradient(z, classes, 0, lse, classes, smoothing, scale);
 }
 

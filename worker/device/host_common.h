@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "worker/device/device.h"
+#include "worker/device/mix.h"
 #include "worker/program/program.h"
 
 /* The slice that options ask for, as [*ret_first, *ret_end): the whole program, or its forward part if !training.
@@ -26,12 +27,19 @@ int host_boundary_in(const struct program_chunk *c, enum run_pass pass);
 int host_boundary_out(const struct program_chunk *c, enum run_pass pass);
 
 /* Weights are 0 or 1; labels of samples that count are classes, of tokens also -1 (only if the slice reads labels);
- * rows are there if it reads them, tokens within the vocabulary; numbers of samples if in training it drops some. */
-int host_check_batch(const struct program *p, int first_op, int end_op, bool training, const struct batch *b, int n,
-                     struct err *e);
+ * rows are there if it reads them, tokens within the vocabulary; numbers of samples if in training it drops some;
+ * partners are rows of the batch or of the plan's others; shares, second labels and boxes lie within what there is. */
+int host_check_batch(const struct program *p, int first_op, int end_op, const struct plan_options *o,
+                     const struct batch *b, struct err *e);
 
 /* A plan of these ops leaves OP_HEAD, forward, to its backward op, which makes the metrics on its way. */
 bool host_left_to_backward(const struct program *p, const struct host_ops *ops, const struct op *head);
+
+/* The labels of a row that counts: `share` of its target is the second's. */
+struct host_target {
+    int label, second;
+    double share; /* 0: the label alone counts */
+};
 
 /* The label of row r, of `per` rows a sample; -1: the row does not count. */
 static inline int host_label(const struct batch *b, size_t per, size_t r)
@@ -39,16 +47,24 @@ static inline int host_label(const struct batch *b, size_t per, size_t r)
     return b->weights[r / per] != 0 ? b->labels[r] : -1;
 }
 
+/* The same with what it is mixed with; .label -1: the row does not count. */
+static inline struct host_target host_target(const struct batch *b, size_t per, size_t r)
+{
+    struct host_target t = {.label = host_label(b, per, r)};
+    t.share = mix_second(b, r / per, &t.second);
+    return t;
+}
+
 /* Number of samples that count. */
 double host_batch_count(const struct batch *b, int n);
 
-/* The target of a sample: (1 - smoothing) * onehot(label) + smoothing / classes.
- * Add a counting sample's loss, hits and 1 to metrics[METRIC_N]. z: logits of its classes. A logit that is not a number
- * is no hit. */
-void host_xent(const double *z, int classes, int label, double smoothing, double *metrics);
+/* The target of a sample: (1 - smoothing) * ((1 - share) * onehot(label) + share * onehot(second)) + smoothing /
+ * classes. Add a counting sample's loss, hits (of its label) and 1 to metrics[METRIC_N]. z: logits of its classes. A
+ * logit that is not a number is no hit. */
+void host_xent(const double *z, int classes, struct host_target t, double smoothing, double *metrics);
 
 /* z becomes (softmax(z) - target) * scale. */
-void host_xent_backward(double *z, int classes, int label, double smoothing, double scale);
+void host_xent_backward(double *z, int classes, struct host_target t, double smoothing, double scale);
 double host_largest(const double *z, int n); /* n >= 1 */
 
 /* Of OP_ROPE: (t, d), of each position cosines of its angles, and then their sines. */

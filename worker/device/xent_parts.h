@@ -20,11 +20,15 @@ static inline bool xent_beats(double z, int64_t g, double target, int64_t label)
 /* most: of z */
 static inline void xent_top(const REAL *z, int n, int first, const REAL label[LABEL_N], REAL most, REAL top[TOP_N])
 {
-    const int64_t at = (int64_t)label[LABEL_CLASS] - first;
+    const int64_t at = (int64_t)label[LABEL_CLASS] - first, second = (int64_t)label[LABEL_SECOND] - first;
+    const bool mixed = label[LABEL_SHARE] > 0;
     top[TOP_MAX] = most;
     top[TOP_TARGET] = at >= 0 && at < n ? z[at] : (REAL)-INFINITY;
     top[TOP_CLASS] = label[LABEL_CLASS];
     top[TOP_WEIGHT] = label[LABEL_WEIGHT];
+    top[TOP_OTHER] = mixed && second >= 0 && second < n ? z[second] : (REAL)-INFINITY;
+    top[TOP_SECOND] = label[LABEL_SECOND];
+    top[TOP_SHARE] = label[LABEL_SHARE];
 }
 
 /* top: its maximum over the group. */
@@ -48,35 +52,46 @@ static inline void xent_sums(const REAL *z, int n, int first, const REAL top[TOP
 static inline void xent_parts(const REAL sums[SUMS_N], const REAL top[TOP_N], int classes, double smoothing,
                               REAL lse[LSE_N], double *metrics)
 {
-    const double target = (double)top[TOP_TARGET];
+    const double target = (double)top[TOP_TARGET], share = (double)top[TOP_SHARE];
+    const double mixed = share > 0 ? (1 - share) * target + share * (double)top[TOP_OTHER] : target;
     const double log_sum = top[TOP_WEIGHT] != 0 ? (double)top[TOP_MAX] + log((double)sums[SUMS_EXP]) : 0;
     lse[LSE_LSE] = (REAL)log_sum;
     lse[LSE_CLASS] = top[TOP_CLASS];
     lse[LSE_WEIGHT] = top[TOP_WEIGHT];
+    lse[LSE_SECOND] = top[TOP_SECOND];
+    lse[LSE_SHARE] = top[TOP_SHARE];
     if (!metrics || top[TOP_WEIGHT] == 0)
         return;
-    metrics[METRIC_LOSS] += log_sum - (1 - smoothing) * target - smoothing * (double)sums[SUMS_LOGITS] / classes;
+    metrics[METRIC_LOSS] += log_sum - (1 - smoothing) * mixed - smoothing * (double)sums[SUMS_LOGITS] / classes;
     metrics[METRIC_TOP1] += sums[SUMS_BETTER] < 1 && !isnan(target);
     metrics[METRIC_TOP5] += sums[SUMS_BETTER] < 5 && !isnan(target);
     metrics[METRIC_COUNT] += 1;
 }
 
-/* One element of dlogits, of a sample that counts. label: where its class is in z, if it is there. */
-static inline double xent_parts_gradient(double z, int64_t j, int64_t label, double lse, int classes, double smoothing,
+/* What element j of a sample's target has of its labels. label, second: where these are in z, if they are there. */
+static inline double xent_parts_target(int64_t j, int64_t label, int64_t second, double share)
+{
+    return (j == label ? 1 - share : 0) + (j == second ? share : 0);
+}
+
+/* One element of dlogits, of a sample that counts. target: xent_parts_target(). */
+static inline double xent_parts_gradient(double z, double target, double lse, int classes, double smoothing,
                                          double scale)
 {
-    return (exp(z - lse) - (j == label ? 1 - smoothing : 0) - smoothing / classes) * scale;
+    return (exp(z - lse) - (1 - smoothing) * target - smoothing / classes) * scale;
 }
 
 /* The logits z become their gradients: zeros, of a row that does not count. */
 static inline void xent_row_gradient(REAL *z, int n, int first, const REAL lse[LSE_N], int classes, double smoothing,
                                      double scale)
 {
-    const int64_t label = (int64_t)lse[LSE_CLASS] - first;
+    const int64_t label = (int64_t)lse[LSE_CLASS] - first, second = (int64_t)lse[LSE_SECOND] - first;
+    const double share = (double)lse[LSE_SHARE];
     for (int j = 0; j < n; j++)
         z[j] = lse[LSE_WEIGHT] == 0
                    ? 0
-                   : (REAL)xent_parts_gradient((double)z[j], j, label, (double)lse[LSE_LSE], classes, smoothing, scale);
+                   : (REAL)xent_parts_gradient((double)z[j], xent_parts_target(j, label, second, share),
+                                               (double)lse[LSE_LSE], classes, smoothing, scale);
 }
 
 #endif

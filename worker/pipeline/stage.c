@@ -42,14 +42,16 @@ int stage_share_batch(struct stage *g, struct batch *b, size_t n, struct err *e)
     const enum comm_channel ch = channel_of_labels(g);
     const int index = g->o.index;
     const size_t nlabels = n * input_row_labels(&g->o.program->input),
-                 bytes = nlabels * sizeof(int32_t) + n * (sizeof(float) + sizeof(uint32_t));
+                 mixes = g->o.plan.mixes ? n * sizeof(struct batch_mix) : 0,
+                 bytes = nlabels * sizeof(int32_t) + n * (sizeof(float) + sizeof(uint32_t)) + mixes;
     TRY(make_room(g, bytes, e));
-    int32_t *const labels = g->rows; /* then n weights and n numbers of samples: one message for all */
+    int32_t *const labels = g->rows; /* then n weights, numbers of samples, mixes: one message for all */
     float *const weights = (float *)g->rows + nlabels;
     uint32_t *const samples = (uint32_t *)g->rows + nlabels + n;
+    struct batch_mix *const mix = mixes ? (struct batch_mix *)(void *)(samples + n) : NULL;
     if (index > 0) {
         TRY(comm_recv(c, ch, g->rows, bytes, index - 1, NULL, e));
-        *b = (struct batch){.labels = labels, .weights = weights, .samples = samples};
+        *b = (struct batch){.labels = labels, .weights = weights, .samples = samples, .mix = mix};
     } else {
         memcpy(labels, b->labels, nlabels * sizeof *labels);
         memcpy(weights, b->weights, n * sizeof *weights);
@@ -57,6 +59,10 @@ int stage_share_batch(struct stage *g, struct batch *b, size_t n, struct err *e)
             memcpy(samples, b->samples, n * sizeof *samples);
         else
             memset(samples, 0xff, n * sizeof *samples); /* BATCH_PADDING */
+        if (mixes && b->mix)
+            memcpy(mix, b->mix, mixes);
+        else if (mixes)
+            memset(mix, 0, mixes);
     }
     return index < g->o.order.stages - 1 ? c->ops->send(c, ch, g->rows, bytes, index + 1, NULL, e) : 0;
 }
@@ -126,7 +132,8 @@ static struct run_args args_of(const struct stage *g, const struct doing *d)
 {
     const struct chunk *c = &g->chunks[d->a.chunk];
     struct run_args r = *d->all;
-    r.batch = batch_at(&d->all->batch, &g->o.program->input, (size_t)d->a.micro_batch * (size_t)g->o.plan.batch);
+    r.batch = batch_at(&d->all->batch, &g->o.program->input,
+                       (size_t)d->a.micro_batch * (size_t)(g->o.plan.batch + g->o.plan.others));
     r.pass = d->a.backward ? RUN_BACKWARD : RUN_FORWARD;
     r.set = d->a.micro_batch % c->sets;
     r.accumulate = d->a.micro_batch > 0;

@@ -1,7 +1,7 @@
 /* One stage of a pipeline at work: its chunks of the model, the messages to and from its neighbours, sets of
  * activations.
  *
- *   stage_share_batch()   labels, weights and numbers of a step's samples, from the first stage on to the last
+ *   stage_share_batch()   labels, weights, numbers and mixes of a step's samples, from the first stage on to the last
  *   stage_train()         action after action as pipeline.h says: what it needs is received ahead, in the order of
  *                         pipeline_asks(); a result is sent while the next action runs
  *                           forward    boundary in -> run -> boundary out, activations stay in set m % sets
@@ -64,8 +64,8 @@ void stage_close(struct stage *g);
 /* Borrowed until stage_close(). Before a step. */
 void stage_set_watch(struct stage *g, const struct stage_watch *w);
 
-/* On the first stage: *b's labels, weights and numbers of n samples go on; on the others they take the place of what is
- * in *b, borrowed until the next call. Samples of class `ignored` go as they are. */
+/* On the first stage: *b's labels, weights, numbers and mixes of n samples go on; on the others they take the place of
+ * what is in *b, borrowed until the next call. Samples of class `ignored` go as they are. */
 int stage_share_batch(struct stage *g, struct batch *b, size_t n, struct err *e);
 
 /* All micro-batches of a step. all: as for one run over all of them, its batch (micro_batches * N) rows; pass, set,

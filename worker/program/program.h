@@ -33,11 +33,19 @@
 struct err;
 
 /* Channels of the small tensors of a loss over parts of the logits. */
-enum { LABEL_CLASS, LABEL_WEIGHT, LABEL_N };                /* a sample that does not count has class -1 */
-enum { SAMPLE_HIGH, SAMPLE_LOW, SAMPLE_N };                 /* of its number: 16 bits each, whole in a float */
-enum { TOP_MAX, TOP_TARGET, TOP_CLASS, TOP_WEIGHT, TOP_N }; /* target: the label's logit; of other ranks -infinity */
-enum { SUMS_EXP, SUMS_LOGITS, SUMS_BETTER, SUMS_N };        /* of exp(z - max), of z; logits that beat the label's */
-enum { LSE_LSE, LSE_CLASS, LSE_WEIGHT, LSE_N };             /* log of the sum of exp(z) over all classes */
+enum {
+    LABEL_CLASS,
+    LABEL_WEIGHT,
+    LABEL_SECOND,
+    LABEL_SHARE,
+    LABEL_N
+};                                          /* a sample that does not count has class -1;
+                                                                          * one that is mixed a share of a second */
+enum { SAMPLE_HIGH, SAMPLE_LOW, SAMPLE_N }; /* of its number: 16 bits each, whole in a float */
+/* target, other: logits of the label and of the second; of other ranks -infinity */
+enum { TOP_MAX, TOP_TARGET, TOP_CLASS, TOP_WEIGHT, TOP_OTHER, TOP_SECOND, TOP_SHARE, TOP_N };
+enum { SUMS_EXP, SUMS_LOGITS, SUMS_BETTER, SUMS_N }; /* of exp(z - max), of z; logits that beat the label's */
+enum { LSE_LSE, LSE_CLASS, LSE_WEIGHT, LSE_SECOND, LSE_SHARE, LSE_N }; /* log of the sum of exp(z) over all classes */
 
 enum op_kind {
 #define X(kind, ...) kind,

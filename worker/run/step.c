@@ -36,7 +36,7 @@ struct times { /* ns */
 /* Samples of the class that is ignored become such as do not count. */
 static const float *weigh(const struct step *t, const struct batch *b)
 {
-    const size_t n = (size_t)t->parts * (size_t)t->part;
+    const size_t n = (size_t)t->parts * (size_t)t->stride;
     if (!t->weights)
         return b->weights;
     for (size_t i = 0; i < n; i++)
@@ -52,7 +52,7 @@ static int run_parts(struct step *t, const struct run_args *all, struct err *e)
     for (int i = 0; i < t->parts; i++) {
         const bool last = i == t->parts - 1, reduced = last || each;
         struct run_args run = *all;
-        run.batch = batch_at(&all->batch, in, (size_t)i * (size_t)t->part);
+        run.batch = batch_at(&all->batch, in, (size_t)i * (size_t)t->stride);
         run.accumulate = i > 0 && !each;
         run.hooks = reduced ? ddp_hooks(t->ddp) : ddp_idle_hooks(t->ddp);
         ddp_begin(t->ddp, reduced);
@@ -89,7 +89,7 @@ static int next_batch(struct step *t, struct loader_batch *ret, struct err *e)
 {
     *ret = (struct loader_batch){0};
     TRY(t->loader ? loader_next(t->loader, ret, e) : 0); /* rows of samples, their labels and weights */
-    if (t->stage && stage_share_batch(t->stage, &ret->b, (size_t)t->parts * (size_t)t->part, e) < 0)
+    if (t->stage && stage_share_batch(t->stage, &ret->b, (size_t)t->parts * (size_t)t->stride, e) < 0)
         return err_wrap(e, "labels of a step");
     return 0;
 }

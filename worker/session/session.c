@@ -165,8 +165,9 @@ static int open_pipeline(struct session *s, struct err *e)
     s->parts = sampler_parts(&order);
     free(s->weights);
     s->weights = NULL;
-    if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
-        return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
+    s->stride = s->part + (int)sampler_part_others(&order);
+    if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->stride, sizeof *s->weights)))
+        return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->stride);
     TRY(plan_in_turn(s, e));
     if (!s->cfg->evaluate)
         TRY(open_loader(s, true, &s->train_loader, e));

@@ -82,6 +82,7 @@ struct session {
     struct optimizer optimizer;
     float *weights;  /* --ignore-index: step.weights; NULL: no class is ignored */
     int parts, part; /* of a step; samples that go through the model at once in training */
+    int stride;      /* rows of a batch from one part to the next */
     int64_t steps_per_epoch, test_steps;
     int64_t total_steps; /* of the run, in steps of this batch; train/begin.c sets it */
     bool resume;         /* take up the newest checkpoint: asked for, or this is a restart of the job */

@@ -36,7 +36,14 @@ static struct input_options input_of(const struct session *s, bool training)
                                               .scale_max = cfg->crop_scale.max,
                                               .ratio_min = 3.0 / 4,
                                               .ratio_max = 4.0 / 3,
-                                              .flip = 0.5}};
+                                              .flip = cfg->hflip ? 0.5 : 0},
+                                  .unflipped = !cfg->hflip,
+                                  .padding = (int)(cfg->crop_padding < 0    ? 0
+                                                   : cfg->crop_padding == 0 ? -1
+                                                                            : cfg->crop_padding),
+                                  .policy = cfg->augment,
+                                  .jitter = cfg->color_jitter,
+                                  .erase = cfg->random_erase};
 }
 
 static int check_input(const struct session *s, struct err *e)
@@ -295,6 +302,11 @@ struct state_options session_state(const struct session *s)
     };
 }
 
+static struct mix_options mix_of(const struct train_config *cfg)
+{
+    return (struct mix_options){.mixup = cfg->mixup, .cutmix = cfg->cutmix, .group = (size_t)cfg->mix_group};
+}
+
 /* Evaluation takes every held-out sample once, in order, for any number of ranks. */
 struct sampler session_order(const struct session *s, bool training)
 {
@@ -315,6 +327,9 @@ struct sampler session_order(const struct session *s, bool training)
         o.drop_last = cfg->drop_last;
         o.epoch_size = (size_t)cfg->epoch_size;
         o.parts = (int)cfg->accumulate;
+        o.repetitions = (int)cfg->repeated_augmentation;
+        const struct mix_options mix = mix_of(cfg);
+        o.mix_group = mix_is_on(&mix) ? mix.group : 0;
     }
     sampler_clip(&o); /* plans and buffers are as large as what there is, not as an option */
     return o;
@@ -332,6 +347,8 @@ struct plan_options session_plan(const struct session *s, bool training)
     const struct sampler order = session_order(s, training);
     const bool average = !training && st->ema_params;
     return (struct plan_options){.batch = (int)session_part(s, training),
+                                 .others = (int)sampler_part_others(&order),
+                                 .mixes = training && (order.mix_group || s->cfg->random_erase > 0),
                                  .training = training,
                                  .compute = s->compute,
                                  .emulate = s->emulate,
@@ -412,6 +429,7 @@ struct loader_options session_loader(const struct session *s, bool training)
 {
     return (struct loader_options){.sampler = session_order(s, training),
                                    .input = input_of(s, training),
+                                   .mix = training ? mix_of(s->cfg) : (struct mix_options){0},
                                    .threads = s->loader_threads,
                                    .device = s->device,
                                    .cache = training ? s->pictures : NULL,

@@ -83,12 +83,18 @@ static const struct number {
     X("warmup-start", warmup_start)                                                                                    \
     X("crop-scale MIN", crop_scale.min)                                                                                \
     X("crop-scale MAX", crop_scale.max)                                                                                \
-    X("sync-bn", sync_bn)
+    X("sync-bn", sync_bn)                                                                                              \
+    X("crop-padding", crop_padding)                                                                                    \
+    X("hflip", hflip)                                                                                                  \
+    X("random-erase", random_erase)                                                                                    \
+    X("mixup", mixup)                                                                                                  \
+    X("cutmix", cutmix)                                                                                                \
+    X("mix-group", mix_group)
 
 /* The same of options whose values are names, and of flags. */
-static const char *const named_options[] = {"lr-policy", "lr-scale",  "lr-warmup",     "sampler",
-                                            "shuffle",   "drop-last", "nesterov",      "sgd-rule",
-                                            "no-decay",  "lr-mul",    "fast-attention"};
+static const char *const named_options[] = {"lr-policy",      "lr-scale", "lr-warmup",   "sampler",  "shuffle",
+                                            "drop-last",      "nesterov", "sgd-rule",    "no-decay", "lr-mul",
+                                            "fast-attention", "augment",  "color-jitter"};
 #define NAMED_OPTIONS (sizeof named_options / sizeof *named_options)
 
 static void add_milestones(cJSON *options, const struct milestones *m)

@@ -23,6 +23,7 @@ void meta_add_order(cJSON *meta, const struct sampler *order)
     cJSON_AddBoolToObject(o, "shuffle", order->shuffle);
     cJSON_AddNumberToObject(o, "mixed", order->mixed);
     cJSON_AddBoolToObject(o, "drop_last", order->drop_last);
+    cJSON_AddNumberToObject(o, "repetitions", order->repetitions > 1 ? order->repetitions : 1);
 }
 
 /* That of the run that saved. What a checkpoint does not say (older ones) is as it is now. */
@@ -30,11 +31,12 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
 {
     const cJSON *o = cJSON_GetObjectItemCaseSensitive(meta, "order");
     struct sampler was = *now;
-    int64_t batch = 0, world = 0, shards = now->shards, samples = 0, mixed = 0;
+    int64_t batch = 0, world = 0, shards = now->shards, samples = 0, mixed = 0, repetitions = 1;
     json_i64(o, "samples", &samples, NULL);
     json_i64(o, "world", &world, NULL);
     json_i64(o, "shards", &shards, NULL);
     json_i64(o, "mixed", &mixed, NULL);
+    json_i64(o, "repetitions", &repetitions, NULL);
     const bool older = json_i64(o, "batch", &batch, NULL) < 0 && json_i64(meta, "batch", &batch, NULL) == 0;
     was.n = samples > 0 ? (size_t)samples : now->n;
     was.kind = (enum sampler_kind)meta_choice_id(o, "kind", kinds, KINDS, o ? KINDS : (int)now->kind);
@@ -43,6 +45,7 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
     was.shards = (int)shards;
     if (o) {
         was.mixed = (int)mixed;
+        was.repetitions = (int)repetitions;
         was.shuffle = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "shuffle"));
         was.drop_last = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "drop_last"));
     }
@@ -52,16 +55,23 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
 }
 
 struct text {
-    char of[96];
+    char of[128];
 };
+
+static int repetitions_of(const struct sampler *s)
+{
+    return s->repetitions > 1 ? s->repetitions : 1;
+}
 
 static struct text text_of(const struct sampler *s)
 {
     struct text t;
-    char shuffle[24];
+    char shuffle[24], again[48] = "";
+    if (repetitions_of(s) > 1)
+        snprintf(again, sizeof again, " --repeated-augmentation %d", s->repetitions);
     snprintf(shuffle, sizeof shuffle, s->mixed > 0 ? "shards:%d" : s->shuffle ? "on" : "off", s->mixed);
-    snprintf(t.of, sizeof t.of, "--sampler %s --shuffle %s%s", (int)s->kind < KINDS ? kinds[s->kind] : "?", shuffle,
-             s->kind == SAMPLER_DISTRIBUTED && s->drop_last ? " --drop-last" : "");
+    snprintf(t.of, sizeof t.of, "--sampler %s --shuffle %s%s%s", (int)s->kind < KINDS ? kinds[s->kind] : "?", shuffle,
+             s->kind == SAMPLER_DISTRIBUTED && s->drop_last ? " --drop-last" : "", again);
     return t;
 }
 
@@ -79,7 +89,8 @@ int meta_check_order(const cJSON *meta, const struct sampler *order, struct err 
                        "samples twice; "
                        "change them at the end of an epoch",
                        was.n, order->n);
-    if (was.kind == order->kind && was.shuffle == order->shuffle && was.mixed == order->mixed && !drops)
+    if (was.kind == order->kind && was.shuffle == order->shuffle && was.mixed == order->mixed &&
+        repetitions_of(&was) == repetitions_of(order) && !drops)
         return 0;
     return err_set(e, ERR_MISMATCH,
                    "the checkpoint is in the middle of an epoch with %s, this run has %s: it would take samples twice; "

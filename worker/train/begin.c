@@ -79,6 +79,7 @@ static struct step step_of(struct run *r)
                          .weights = r->s.weights,
                          .parts = r->s.parts,
                          .part = r->s.part,
+                         .stride = r->s.stride,
                          .precision = r->s.precision,
                          .grad_batch = (double)r->cfg->batch_size * (double)input_row_labels(&r->s.whole->input),
                          .saves_together = r->s.saves_together || r->guard.asks,

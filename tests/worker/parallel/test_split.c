@@ -26,10 +26,10 @@ enum { RANKS_MAX = 4, EACH = 3, IMAGE = 3 * 4 * 4 };
 
 struct net {
     int classes, features;
-    double scale; /* of the last layer's weights and biases */
-    bool ties;    /* all weights of that layer alike: every logit is the same */
-    double smoothing;
-    int left_out; /* a sample that does not count; -1: none */
+    double scale;            /* of the last layer's weights and biases */
+    bool ties;               /* all weights of that layer alike: every logit is the same */
+    double smoothing, share; /* of a second label in each sample's target */
+    int left_out;            /* a sample that does not count; -1: none */
     enum split_kind kind;
 };
 
@@ -106,6 +106,7 @@ static void open_side(struct side *s, const struct net *n, const struct mode *m,
     fill(s, n);
     const struct plan_options o = {.batch = batch,
                                    .training = true,
+                                   .mixes = n->share > 0,
                                    .compute = m->compute,
                                    .emulate = m->emulate,
                                    .half = m->half,
@@ -131,6 +132,7 @@ struct samples {
     uint8_t images[RANKS_MAX * EACH * IMAGE];
     int32_t labels[RANKS_MAX * EACH];
     float weights[RANKS_MAX * EACH];
+    struct batch_mix mix[RANKS_MAX * EACH];
 };
 
 static void draw(struct samples *s, const struct net *n)
@@ -141,16 +143,20 @@ static void draw(struct samples *s, const struct net *n)
     for (int i = 0; i < RANKS_MAX * EACH; i++) {
         s->labels[i] = i == n->left_out ? -7 : (i * 7 + 3) % n->classes;
         s->weights[i] = i == n->left_out ? 0 : 1;
+        s->mix[i] = (struct batch_mix){.second = (i * 5 + 1) % n->classes, .share = (float)n->share};
     }
 }
 
-static void run_side(struct side *s, const struct samples *all, int first, double smoothing, bool again)
+static void run_side(struct side *s, const struct samples *all, int first, const struct net *n, bool again)
 {
     struct err e;
     for (int i = 0; i <= again; i++) {
-        const struct run_args a = {.batch = {all->images + first * IMAGE, all->labels + first, all->weights + first},
+        const struct run_args a = {.batch = {.rows = all->images + first * IMAGE,
+                                             .labels = all->labels + first,
+                                             .weights = all->weights + first,
+                                             .mix = n->share > 0 ? all->mix + first : NULL},
                                    .grad_scale = 1,
-                                   .smoothing = smoothing,
+                                   .smoothing = n->smoothing,
                                    .accumulate = i > 0};
         if (s->d->ops->run(s->plan, &a, &e) < 0)
             fail_msg("%s", e.text);
@@ -172,7 +178,7 @@ static void *run_rank(void *arg)
     struct rank *r = arg;
     group_calls(&r->group, r->comm);
     open_side(&r->side, r->n, r->m, EACH, &r->group);
-    run_side(&r->side, r->samples, r->comm->rank * EACH, r->n->smoothing, r->again);
+    run_side(&r->side, r->samples, r->comm->rank * EACH, r->n, r->again);
     return NULL;
 }
 
@@ -238,7 +244,7 @@ static void check_in(const struct mode *m, const struct net *n, int ranks, bool 
     pthread_t threads[RANKS_MAX];
     draw(&s, n);
     open_side(&one, n, &like, ranks * EACH, NULL);
-    run_side(&one, &s, 0, n->smoothing, again);
+    run_side(&one, &s, 0, n, again);
     assert_int_equal(comm_local_open_threads(comms, ranks, 60000, NULL), 0);
     for (int i = 0; i < ranks; i++) {
         all[i] = (struct rank){.n = n, .m = m, .samples = &s, .comm = comms[i], .again = again};
@@ -294,6 +300,20 @@ static void a_label_is_smoothed_over_the_classes_of_all_ranks(void **state)
         check(
             &(struct net){.classes = 11, .features = 5, .scale = 1, .smoothing = 0.1, .left_out = -1, .kind = kinds[k]},
             3, false);
+}
+
+static void a_second_label_may_be_another_ranks_class(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        check(&(struct net){.classes = 11,
+                            .features = 5,
+                            .scale = 1,
+                            .smoothing = 0.1,
+                            .share = 0.4,
+                            .left_out = 2,
+                            .kind = kinds[k]},
+              3, false);
 }
 
 static void a_sample_that_does_not_count_moves_nothing_on_any_rank(void **state)
@@ -390,6 +410,7 @@ int main(void)
         cmocka_unit_test(X1_gradients_below_a_split_layer_are_those_of_the_whole_batch),
         cmocka_unit_test(parts_may_be_uneven),
         cmocka_unit_test(a_label_is_smoothed_over_the_classes_of_all_ranks),
+        cmocka_unit_test(a_second_label_may_be_another_ranks_class),
         cmocka_unit_test(a_sample_that_does_not_count_moves_nothing_on_any_rank),
         cmocka_unit_test(logits_a_thousand_times_as_large_overflow_nothing),
         cmocka_unit_test(equal_logits_are_ranked_by_class_over_all_ranks),

@@ -149,6 +149,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
                             .optimizer = &r->optimizer,
                             .parts = r->step.parts,
                             .part = r->step.part,
+                            .stride = r->step.part,
                             .smoothing = o->smoothing,
                             .precision = o->precision,
                             .grad_batch = (double)o->batch * (double)input_row_labels(&p->input),

@@ -145,21 +145,20 @@ int image_resize(const struct image *src, double x0, double y0, double x1, doubl
     return resample_whole(src, &r, dst, e);
 }
 
-struct crop augment_crop(const struct augment *a, uint64_t seed, uint64_t epoch, uint64_t id, int w, int h)
+struct crop augment_crop(const struct augment *a, struct rng *r, int w, int h)
 {
-    struct rng r = rng_stream(seed, RNG_AUGMENT, epoch, id);
-    struct crop c = {.flip = rng_unit(&r) < a->flip};
+    struct crop c = {.flip = rng_unit(r) < a->flip};
     double area = (double)w * h, log_min = pm_log(a->ratio_min), log_max = pm_log(a->ratio_max);
     for (int attempt = 0; attempt < 10; attempt++) {
-        double target = area * rng_range(&r, a->scale_min, a->scale_max);
-        double ratio = pm_exp(rng_range(&r, log_min, log_max));
+        double target = area * rng_range(r, a->scale_min, a->scale_max);
+        double ratio = pm_exp(rng_range(r, log_min, log_max));
         double cw = rint(sqrt(target * ratio)), ch = rint(sqrt(target / ratio));
         if (cw < 1 || ch < 1 || cw > w || ch > h)
             continue;
         c.w = (int)cw;
         c.h = (int)ch;
-        c.y = (int)rng_below(&r, (uint64_t)(h - c.h + 1));
-        c.x = (int)rng_below(&r, (uint64_t)(w - c.w + 1));
+        c.y = (int)rng_below(r, (uint64_t)(h - c.h + 1));
+        c.x = (int)rng_below(r, (uint64_t)(w - c.w + 1));
         return c;
     }
     double ratio = (double)w / h;

@@ -2,8 +2,8 @@
  * thread.
  *
  *   file bytes -> image_decode(): detected by content -> image_jpeg.c, image_png.c, image_webp.c, image_pnm.c ->
- *   (h, w, c) pixels -> a box, drawn by rng.h from (seed, pass, id) -> image_resize(): resample.c, or resample_avx2.c
- *   where the processor has it, with equal bits -> the slot
+ *   (h, w, c) pixels -> a box, drawn by rng.h from (seed, pass, id, repetition) -> image_resize():
+ *   resample.c, or resample_avx2.c where the processor has it, with equal bits -> the slot
  *
  * canvas.h draws pictures (made-up data sets), jpeg_write.h stores them; portable_math.h gives equal numbers on every
  * machine. */
@@ -47,7 +47,8 @@ struct crop {
     bool flip;
 };
 
-/* Pure: the crop of sample `id` in epoch `epoch`: ten tries, then the central fallback, as torchvision. */
-struct crop augment_crop(const struct augment *a, uint64_t seed, uint64_t epoch, uint64_t id, int w, int h);
+/* Pure: the crop that these random numbers (rng.h) give: ten tries, then the central fallback, as torchvision. */
+struct rng;
+struct crop augment_crop(const struct augment *a, struct rng *r, int w, int h);
 
 #endif

@@ -1,8 +1,8 @@
 /* Random numbers as a function of where they are used: Philox (Random123) keyed by the seed and a purpose, counted by
- * two numbers.
+ * three numbers.
  *
- * A stream is (seed, purpose, a, b): say, the crops of sample b in epoch a. Streams are independent, cost nothing to
- * begin, and are the same on every machine; nothing here calls libm. */
+ * A stream is (seed, purpose, a, b, c): say, the crops of sample b in pass a, shown for the c-th time in it. Streams
+ * are independent, cost nothing to begin, and are the same on every machine; nothing here calls libm. */
 #ifndef CRUN_WORKER_DATA_RNG_H
 #define CRUN_WORKER_DATA_RNG_H
 
@@ -12,11 +12,14 @@
 
 #define RNG_PURPOSES(X) /* the values are part of every result: never renumber */                                      \
     X(RNG_ORDER, 1)     /* order of an epoch: a = epoch */                                                             \
-    X(RNG_AUGMENT, 2)   /* crop and flip: a = epoch, b = sample */                                                     \
+    X(RNG_AUGMENT, 2)   /* crop and flip: a = pass, b = sample, c = repetition */                                      \
     X(RNG_SHAPES, 3)    /* drawn pictures: a = index */                                                                \
     X(RNG_NULL, 4)      /* noise: a = sample */                                                                        \
     X(RNG_RECORDS, 5)   /* order of the records of a new data base */                                                  \
-    X(RNG_GENERATE, 6)  /* a token that is drawn: a = its place */
+    X(RNG_GENERATE, 6)  /* a token that is drawn: a = its place */                                                     \
+    X(RNG_POLICY, 7)    /* operations on a picture: as RNG_AUGMENT, c = repetition */                                  \
+    X(RNG_ERASE, 8)     /* the box that is erased: the same */                                                         \
+    X(RNG_MIX, 9)       /* how pictures are mixed: a = epoch, b = step, c = group */
 
 enum rng_purpose {
 #define X(name, value) name = value,
@@ -30,10 +33,15 @@ struct rng {
     unsigned used; /* of out */
 };
 
+static inline struct rng rng_stream_of(uint64_t seed, enum rng_purpose purpose, uint64_t a, uint64_t b, uint64_t c)
+{
+    struct rng r = {.key = {{seed, (uint64_t)purpose}}, .ctr = {{0, c, a, b}}, .used = 4};
+    return r;
+}
+
 static inline struct rng rng_stream(uint64_t seed, enum rng_purpose purpose, uint64_t a, uint64_t b)
 {
-    struct rng r = {.key = {{seed, (uint64_t)purpose}}, .ctr = {{0, 0, a, b}}, .used = 4};
-    return r;
+    return rng_stream_of(seed, purpose, a, b, 0);
 }
 
 static inline uint64_t rng_u64(struct rng *r)

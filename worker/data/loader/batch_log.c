@@ -62,6 +62,22 @@ static bool hash_rows(struct batch_log *l, const struct loader_batch *b, const v
     return good;
 }
 
+/* What rows are mixed with, and how. */
+static bool hash_mixes(struct batch_log *l, const struct loader_batch *b, size_t bytes)
+{
+    bool good = true;
+    for (size_t i = 0; i < b->rows && good && b->b.mix; i++) {
+        struct batch_mix m = b->b.mix[i];
+        const char *partner = (const char *)b->b.rows + ((int64_t)i + m.partner) * (int64_t)bytes;
+        const bool mixed = m.partner != 0;
+        m.partner = 0; /* where its row lies is the rank's own matter */
+        if (b->b.samples[i] != BATCH_PADDING)
+            good = l->crypto->EVP_DigestUpdate(l->sha, &m, sizeof m) &&
+                   (!mixed || l->crypto->EVP_DigestUpdate(l->sha, partner, bytes));
+    }
+    return good;
+}
+
 static int hash(struct batch_log *l, const struct loader_batch *b, const struct input_options *in, char *hex,
                 struct err *e)
 {
@@ -70,13 +86,32 @@ static int hash(struct batch_log *l, const struct loader_batch *b, const struct 
     unsigned int n = 0;
     if (!c->EVP_DigestInit_ex(l->sha, c->EVP_sha256(), NULL) || !hash_rows(l, b, b->b.rows, input_bytes(in)) ||
         !hash_rows(l, b, b->b.labels, input_labels(in) * sizeof *b->b.labels) ||
-        !hash_rows(l, b, b->b.weights, sizeof *b->b.weights) || !c->EVP_DigestFinal_ex(l->sha, sum, &n))
+        !hash_rows(l, b, b->b.weights, sizeof *b->b.weights) || !hash_mixes(l, b, input_bytes(in)) ||
+        !c->EVP_DigestFinal_ex(l->sha, sum, &n))
         return err_set(e, -EIO, "SHA-256 failed");
     for (unsigned int i = 0; i < n; i++) {
         hex[2 * i] = "0123456789abcdef"[sum[i] >> 4];
         hex[2 * i + 1] = "0123456789abcdef"[sum[i] & 15];
     }
     hex[2 * n] = 0;
+    return 0;
+}
+
+/* Of each sample what it keeps, of how much of which label, and the boxes. */
+static int print_mixes(struct batch_log *l, const struct loader_batch *b)
+{
+    const char *before = "], \"mix\": [";
+    for (size_t i = 0; i < b->rows && b->b.mix; i++) {
+        const struct batch_mix *m = &b->b.mix[i];
+        const struct batch_box *x = &m->box, *z = &m->erase;
+        if (b->b.samples[i] == BATCH_PADDING)
+            continue;
+        if (buf_printf(&l->line, "%s[%.9g, %.9g, %d, %d, [%d, %d, %d, %d], [%d, %d, %d, %d]]", before,
+                       m->partner ? (double)m->keep : 1, (double)m->share, b->b.labels[i], m->second, x->x0, x->y0,
+                       x->x1, x->y1, z->x0, z->y0, z->x1, z->y1) < 0)
+            return -ENOMEM;
+        before = ", ";
+    }
     return 0;
 }
 
@@ -95,7 +130,7 @@ int batch_log_write(struct batch_log *l, const struct loader_batch *b, const str
             rc = buf_printf(&l->line, "%s%u", before, b->b.samples[i]);
             before = ", ";
         }
-    if (rc < 0 || buf_printf(&l->line, "]}\n") < 0)
+    if (rc < 0 || print_mixes(l, b) < 0 || buf_printf(&l->line, "]}\n") < 0)
         return err_set(e, -ENOMEM, "no memory for a line of %zu samples", b->count);
     const ssize_t n = write(l->fd, l->line.data, l->line.len);
     return n == (ssize_t)l->line.len

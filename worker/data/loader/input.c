@@ -10,7 +10,7 @@
 #include "worker/data/image/resample.h"
 #include "worker/data/image/rng.h"
 
-#define CIFAR_PAD 4
+#define CIFAR_PADDING 4
 
 static int check_augment(const struct augment *a, struct err *e)
 {
@@ -72,9 +72,14 @@ void input_normalization(enum input_kind kind, int channels, float mean[4], floa
 
 struct job {
     const struct input_options *o;
-    uint64_t pass, id;
+    struct showing at;
     struct resampler s; /* once the size of the picture is known */
 };
+
+static struct rng numbers_of(const struct input_options *o, enum rng_purpose purpose, struct showing at)
+{
+    return rng_stream_of(o->seed, purpose, at.pass, at.id, at.repetition);
+}
 
 static int plan_caffe2(const struct job *j, int w, int h, struct resample *r, struct err *e)
 {
@@ -83,8 +88,8 @@ static int plan_caffe2(const struct job *j, int w, int h, struct resample *r, st
     r->window.x = (r->w - o->size) / 2;
     r->window.y = (r->h - o->size) / 2;
     if (o->training) {
-        struct rng rng = rng_stream(o->seed, RNG_AUGMENT, j->pass, j->id);
-        r->flip = rng_unit(&rng) < 0.5;
+        struct rng rng = numbers_of(o, RNG_AUGMENT, j->at);
+        r->flip = rng_unit(&rng) < 0.5 && !o->unflipped;
         r->window.y = (int)rng_below(&rng, (uint64_t)(r->h - o->size + 1));
         r->window.x = (int)rng_below(&rng, (uint64_t)(r->w - o->size + 1));
     }
@@ -98,7 +103,8 @@ static int plan(const struct job *j, int w, int h, struct resample *r, struct er
     if (o->kind == INPUT_CAFFE2)
         return plan_caffe2(j, w, h, r, e);
     if (o->kind == INPUT_TORCH && o->training) {
-        const struct crop c = augment_crop(&o->augment, o->seed, j->pass, j->id, w, h);
+        struct rng rng = numbers_of(o, RNG_AUGMENT, j->at);
+        const struct crop c = augment_crop(&o->augment, &rng, w, h);
         *r = resample_crop(&c, o->size, o->size);
         return 0;
     }
@@ -118,16 +124,21 @@ static int choose(void *arg, int w, int h, struct rect *ret, struct err *e)
     return 0;
 }
 
+static int padding_of(const struct input_options *o)
+{
+    return o->padding < 0 ? 0 : o->padding == 0 && o->kind == INPUT_CIFAR ? CIFAR_PADDING : o->padding;
+}
+
 /* A random window of the picture with a border of zeros, perhaps mirrored. */
 static int shift_and_flip(const struct job *j, uint8_t *px, struct err *e)
 {
     const struct input_options *o = j->o;
-    const int size = o->size, c = o->channels;
+    const int size = o->size, c = o->channels, padding = padding_of(o);
     const size_t bytes = (size_t)size * (size_t)size * (size_t)c;
-    struct rng rng = rng_stream(o->seed, RNG_AUGMENT, j->pass, j->id);
-    const bool flip = rng_unit(&rng) < 0.5;
-    const int dy = (int)rng_below(&rng, 2 * CIFAR_PAD + 1) - CIFAR_PAD;
-    const int dx = (int)rng_below(&rng, 2 * CIFAR_PAD + 1) - CIFAR_PAD;
+    struct rng rng = numbers_of(o, RNG_AUGMENT, j->at);
+    const bool flip = rng_unit(&rng) < 0.5 && o->kind == INPUT_CIFAR && !o->unflipped;
+    const int dy = (int)rng_below(&rng, 2 * (uint64_t)padding + 1) - padding;
+    const int dx = (int)rng_below(&rng, 2 * (uint64_t)padding + 1) - padding;
     uint8_t *from = malloc(bytes);
     if (!from)
         return err_set(e, -ENOMEM, "no memory for %zu pixels", bytes);
@@ -156,6 +167,7 @@ static void swap_red_and_blue(uint8_t *px, size_t n)
 struct input_scratch {
     struct region part;
     struct resample_rows rows;
+    uint8_t *spare; /* a sample */
 };
 
 struct input_scratch *input_scratch_create(void)
@@ -169,6 +181,7 @@ void input_scratch_destroy(struct input_scratch *s)
         return;
     image_free(&s->part.im);
     free(s->rows.at);
+    free(s->spare);
     free(s);
 }
 
@@ -183,22 +196,43 @@ static void trim(struct input_scratch *s)
     s->part = (struct region){0};
 }
 
+static bool is_drawn(const struct input_options *o)
+{
+    const double *by = o->jitter.by;
+    return o->policy.kind != POLICY_NONE || by[0] > 0 || by[1] > 0 || by[2] > 0;
+}
+
+static int draw_and_apply(const struct job *j, struct input_scratch *s, uint8_t *dst, struct err *e)
+{
+    const struct input_options *o = j->o;
+    struct image im = {.px = dst, .w = o->size, .h = o->size, .c = o->channels};
+    struct drawn drawn[POLICY_DRAWN_MOST];
+    struct rng rng = numbers_of(o, RNG_POLICY, j->at);
+    const int n = policy_draw(&o->policy, &o->jitter, o->size, &rng, drawn);
+    if (!s->spare && !(s->spare = malloc(input_bytes(o))))
+        return err_set(e, -ENOMEM, "no memory for %zu pixels", input_bytes(o));
+    policy_apply(&o->policy, drawn, n, &im, s->spare);
+    return 0;
+}
+
 /* What was decoded of a picture, as the plan of the job wants it. */
 static int finish(struct job *j, struct input_scratch *s, const struct region *part, uint8_t *dst, struct err *e)
 {
     const struct input_options *o = j->o;
     int rc = resampler_run(&j->s, part, &s->rows, dst, e);
-    if (rc == 0 && o->kind == INPUT_CIFAR && o->training)
+    if (rc == 0 && o->training && (o->kind == INPUT_CIFAR || padding_of(o) > 0))
         rc = shift_and_flip(j, dst, e);
+    if (rc == 0 && o->training && is_drawn(o))
+        rc = draw_and_apply(j, s, dst, e);
     if (rc == 0 && o->kind == INPUT_CAFFE2 && o->channels == 3)
         swap_red_and_blue(dst, (size_t)o->size * (size_t)o->size);
     return rc;
 }
 
-int input_load(const struct input_options *o, struct input_scratch *s, const void *data, size_t n, uint64_t pass,
-               uint64_t id, uint8_t *dst, struct err *e)
+int input_load(const struct input_options *o, struct input_scratch *s, const void *data, size_t n, struct showing at,
+               uint8_t *dst, struct err *e)
 {
-    struct job j = {.o = o, .pass = pass, .id = id};
+    struct job j = {.o = o, .at = at};
     const struct want want = {.choose = choose, .arg = &j};
     int rc = image_decode_part(data, n, o->channels, &want, &s->part, e);
     if (rc == 0)
@@ -216,10 +250,10 @@ int input_decode(const struct input_options *o, struct input_scratch *s, const v
     return 0;
 }
 
-int input_transform(const struct input_options *o, struct input_scratch *s, const struct image *whole, uint64_t pass,
-                    uint64_t id, uint8_t *dst, struct err *e)
+int input_transform(const struct input_options *o, struct input_scratch *s, const struct image *whole,
+                    struct showing at, uint8_t *dst, struct err *e)
 {
-    struct job j = {.o = o, .pass = pass, .id = id};
+    struct job j = {.o = o, .at = at};
     const struct region all = {.im = *whole};
     struct rect unused;
     int rc = choose(&j, whole->w, whole->h, &unused, e);
@@ -228,4 +262,10 @@ int input_transform(const struct input_options *o, struct input_scratch *s, cons
     resampler_free(&j.s);
     trim(s);
     return rc;
+}
+
+bool input_erased(const struct input_options *o, struct showing at, int16_t box[4])
+{
+    struct rng rng = numbers_of(o, RNG_ERASE, at);
+    return o->training && o->erase > 0 && erase_draw(o->erase, o->size, &rng, box);
 }

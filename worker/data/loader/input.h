@@ -8,7 +8,8 @@
  *   - plain (torchvision's ToTensor): the central square, scaled where it has another size; 0 to 1; nothing random.
  *   - cifar: training a random crop of the picture with 4 zero pixels around it, and flip; CIFAR-10's mean and
  *     deviation.
- * What is random is a function of (seed, pass, id). Pure; any thread. */
+ * Then, in training, the operations of a policy (policy.h). What is random is a function of (seed, pass, id,
+ * repetition). Pure; any thread. */
 #ifndef CRUN_WORKER_DATA_INPUT_H
 #define CRUN_WORKER_DATA_INPUT_H
 
@@ -17,6 +18,7 @@
 #include <stdint.h>
 
 #include "common/base/choice.h"
+#include "worker/data/augment/policy.h"
 #include "worker/data/image/image.h"
 
 struct err;
@@ -35,7 +37,18 @@ struct input_options {
     int scale;          /* short side before the crop; 0: caffe2 256, torch size * 256 / 224 rounded */
     bool training;
     struct augment augment; /* torch */
+    bool unflipped;         /* caffe2, cifar: never mirrored; else half of the pictures are */
+    int padding; /* cifar, plain: zero pixels around a training picture that is then cropped; 0: cifar 4; -1: none */
+    struct policy policy;
+    struct jitter jitter;
+    double erase; /* share of the pictures in which a box becomes 0 once they are numbers: input_erased() */
     uint64_t seed;
+};
+
+/* A sample as a pass shows it, for the repetition-th time from 0 on. */
+struct showing {
+    uint64_t pass;
+    uint32_t id, repetition;
 };
 
 /* Fills in the defaults. ERR_USAGE: a crop that is larger than what it is cut from, and what -EINVAL is for. */
@@ -51,17 +64,19 @@ struct input_scratch;
 struct input_scratch *input_scratch_create(void); /* NULL: no memory */
 void input_scratch_destroy(struct input_scratch *s);
 
-/* Decode and transform sample `id` of a pass. dst: (size, size, channels) u8, BGR with caffe2. The errors of
- * image_decode(). */
-int input_load(const struct input_options *o, struct input_scratch *s, const void *data, size_t n, uint64_t pass,
-               uint64_t id, uint8_t *dst, struct err *e);
+/* Decode and transform a sample. dst: (size, size, channels) u8, BGR with caffe2. The errors of image_decode(). */
+int input_load(const struct input_options *o, struct input_scratch *s, const void *data, size_t n, struct showing at,
+               uint8_t *dst, struct err *e);
 
 /* The same in two: decode the whole picture (*ret is the scratch's, until it is used again), and transform that, or one
  * that was decoded so. dst becomes what input_load() makes of it. */
 int input_decode(const struct input_options *o, struct input_scratch *s, const void *data, size_t n, struct image *ret,
                  struct err *e);
-int input_transform(const struct input_options *o, struct input_scratch *s, const struct image *whole, uint64_t pass,
-                    uint64_t id, uint8_t *dst, struct err *e);
+int input_transform(const struct input_options *o, struct input_scratch *s, const struct image *whole,
+                    struct showing at, uint8_t *dst, struct err *e);
+
+/* The box of it that becomes 0, if one does: x0, y0, x1, y1. */
+bool input_erased(const struct input_options *o, struct showing at, int16_t box[4]);
 
 /* The model sees (x / 255 - mean) / std of each channel, in the order of input_load()'s. */
 void input_normalization(enum input_kind kind, int channels, float mean[4], float std[4]);

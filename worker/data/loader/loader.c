@@ -3,7 +3,7 @@
  * Batches are numbered; batch q lives in slot q % slots. Its life: FREE -> (begin_batch: ids, labels' places and
  * weights are laid out) FILLING -> (the last sample is in) READY -> (loader_next) TAKEN -> (loader_done) FREE. The unit
  * of work is one sample, handed out in order under the lock and decoded outside of it, so one slow picture delays
- * nobody but its batch. What a sample becomes depends on (seed, pass, id) alone.
+ * nobody but its batch. What a sample becomes depends on (seed, pass, id, repetition) alone.
  *
  * What goes wrong:
  *   - a sample is gone or cannot be decoded: zero pixels, weight 0, counted, told when its batch is taken; with strict
@@ -28,6 +28,7 @@
 #include "common/base/log.h"
 #include "worker/data/loader/batch_log.h"
 #include "worker/data/loader/left_out.h"
+#include "worker/data/loader/mixing.h"
 #include "worker/data/loader/reader.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/data/sets/dataset.h"
@@ -60,8 +61,10 @@ struct slot {
     bool locked; /* rows: the device's */
     int32_t *labels;
     float *weights;
-    uint32_t *samples; /* (share) */
-    uint64_t *passes;  /* (share) through the set; crops differ from one to the next */
+    uint32_t *samples;       /* (share) */
+    struct showing *showing; /* (share); .id BATCH_PADDING: nothing is loaded there */
+    int32_t *found;          /* (share) first labels as the samples have them; -1: it cannot be used */
+    struct batch_mix *mix;   /* (share); NULL: nothing is erased or mixed */
 };
 
 struct loader {
@@ -69,6 +72,8 @@ struct loader {
     struct loader_options o;
     struct batch_log *log; /* the caller's side only; NULL: none */
     size_t share, row_bytes, row_labels;
+    size_t stride; /* rows of a part */
+    bool mixes;    /* batches have struct batch_mix */
     int64_t steps; /* per epoch */
 
     pthread_mutex_t lock; /* everything below */
@@ -98,8 +103,7 @@ struct loader {
 struct job { /* one sample, done without the lock */
     struct slot *slot;
     size_t place; /* in the batch */
-    uint64_t pass;
-    uint32_t id;
+    struct showing at;
 };
 
 /* --- handing out */
@@ -110,31 +114,51 @@ static void set_ready(struct loader *l, struct slot *s)
     pthread_cond_broadcast(&l->ready);
 }
 
-/* A sample of a part into the slot; in a batch that two passes share the order changes on the way. */
-static void choose_sample(struct loader *l, struct slot *s, int part, size_t i)
+/* In a batch that two passes share the order changes on the way. */
+static struct showing showing_of(struct loader *l, struct place p)
 {
-    const struct place p = sampler_place(&l->o.sampler, s->epoch, s->step, part, i);
     if (l->order_pass != p.pass)
         sampler_order(&l->o.sampler, p.pass, l->order);
     l->order_pass = p.pass;
-    const size_t row = (size_t)part * sampler_part_rows(&l->o.sampler) + i;
-    s->samples[row] = l->order[p.at];
-    s->passes[row] = p.pass;
+    return (struct showing){.pass = p.pass, .id = l->order[p.at], .repetition = p.repetition};
+}
+
+/* A sample of a part into the slot. */
+static void choose_sample(struct loader *l, struct slot *s, int part, size_t i)
+{
+    const size_t row = (size_t)part * l->stride + i;
+    s->showing[row] = showing_of(l, sampler_place(&l->o.sampler, s->epoch, s->step, part, i));
+    s->samples[row] = s->showing[row].id + s->showing[row].repetition * (uint32_t)l->data->n;
     s->count++;
+    s->pending++;
+}
+
+static struct showing ask_showing(void *ctx, struct place p)
+{
+    return showing_of(ctx, p);
+}
+
+static void choose_partners(struct loader *l, struct slot *s, int part, size_t n)
+{
+    const struct mixing m = {&l->o.sampler, &l->o.mix, &l->o.input, s->epoch, s->step};
+    const size_t first = (size_t)part * l->stride;
+    s->pending += mixing_begin(&m, part, n, s->showing + first, ask_showing, l, s->mix + first);
 }
 
 /* Ids of the samples, in order, and where they go: part after part, each filled up with padding. */
 static void choose_samples(struct loader *l, struct slot *s)
 {
     const int parts = sampler_parts(&l->o.sampler);
-    s->count = 0;
+    s->count = s->pending = 0;
     memset(s->samples, 0xff, l->share * sizeof *s->samples); /* BATCH_PADDING */
+    memset(s->showing, 0xff, l->share * sizeof *s->showing);
     for (int part = 0; part < parts; part++) {
         const size_t n = sampler_count(&l->o.sampler, s->epoch, s->step, part);
         for (size_t i = 0; i < n; i++)
             choose_sample(l, s, part, i);
+        if (s->mix)
+            choose_partners(l, s, part, n);
     }
-    s->pending = s->count;
 }
 
 /* Rows and weights of a batch before its samples come. */
@@ -144,7 +168,7 @@ static void lay_padding(const struct loader *l, struct slot *s)
     for (size_t i = 0; i < l->share; i++) {
         const bool sample = s->samples[i] != BATCH_PADDING;
         s->weights[i] = sample ? 1.0f : 0.0f;
-        if (!sample)
+        if (s->showing[i].id == BATCH_PADDING)
             memset(s->rows + i * l->row_bytes, 0, l->row_bytes);
     }
 }
@@ -165,7 +189,7 @@ static void begin_batch(struct loader *l, struct slot *s)
         l->step = 0;
         l->epoch++;
     }
-    if (s->count == 0)
+    if (s->pending == 0)
         set_ready(l, s);
 }
 
@@ -178,7 +202,7 @@ static struct slot *slot_of(struct loader *l, uint64_t batch)
 static bool has_more(struct loader *l)
 {
     const struct slot *s = slot_of(l, l->begun - 1);
-    while (l->handed < l->share && s->samples[l->handed] == BATCH_PADDING)
+    while (l->handed < l->share && s->showing[l->handed].id == BATCH_PADDING)
         l->handed++;
     return l->handed < l->share;
 }
@@ -196,30 +220,35 @@ static bool hand_out(struct loader *l, struct job *j)
     }
     struct slot *s = slot_of(l, l->begun - 1);
     const size_t row = l->handed++;
-    *j = (struct job){.slot = s, .place = row, .pass = s->passes[row], .id = s->samples[row]};
+    *j = (struct job){.slot = s, .place = row, .at = s->showing[row]};
     return true;
 }
 
 static void take_in(struct loader *l, const struct job *j, int rc, int label, struct err *e)
 {
     struct slot *s = j->slot;
-    if (rc == ERR_DATA) {
+    const bool ours = s->samples[j->place] != BATCH_PADDING; /* else its rank tells of it */
+    s->found[j->place] = rc < 0 ? -1 : label;
+    if (rc == ERR_DATA && ours) {
         s->weights[j->place] = 0.0f;
         s->bad++;
         l->stats.bad++;
         if (!l->o.strict && ARRAY_RESERVE(s->unsound, s->unsound_cap, s->n_unsound + 1) == 0)
-            s->unsound[s->n_unsound++] = (struct unsound){.place = j->place, .id = j->id, .label = label, .why = *e};
+            s->unsound[s->n_unsound++] = (struct unsound){.place = j->place, .id = j->at.id, .label = label, .why = *e};
     }
     if (rc < 0 && (rc != ERR_DATA || l->o.strict) && (s->error.code == 0 || j->place < s->failed)) {
         s->failed = j->place;
         s->error = *e;
         s->error.code = rc;
         if (rc == ERR_DATA)
-            err_wrap(&s->error, "'%s'", l->data->ops->sample_name(l->data, j->id));
+            err_wrap(&s->error, "'%s'", l->data->ops->sample_name(l->data, j->at.id));
     }
     l->stats.images++;
-    if (--s->pending == 0)
-        set_ready(l, s);
+    if (--s->pending > 0)
+        return;
+    if (s->mix)
+        mixing_end(s->mix, s->found, l->share, s->labels);
+    set_ready(l, s);
 }
 
 /* false: the reader was left behind, and nothing of the loader may be touched. */
@@ -229,7 +258,7 @@ static bool do_job(struct loader *l, struct reader *r, const struct job *j)
     int32_t *labels = j->slot->labels + j->place * l->row_labels;
     uint8_t *dst = j->slot->rows + j->place * l->row_bytes;
     const struct reader_source source = {.data = l->data, .cache = l->o.cache, .input = &l->o.input};
-    const int rc = reader_load(r, &source, j->id, j->pass, dst, labels, &e);
+    const int rc = reader_load(r, &source, j->at, dst, labels, &e);
     if (reader_is_left(r))
         return false;
     const int label = labels[0];
@@ -277,6 +306,7 @@ static void *loader_thread(void *arg)
 
 static int check_options(struct loader_options *o, struct err *e)
 {
+    o->sampler.mix_group = mix_is_on(&o->mix) ? o->mix.group : 0;
     TRY(sampler_check(&o->sampler, e));
     TRY(input_check(&o->input, e));
     if (o->threads < 1 || o->threads > 4096 || o->prefetch < 0)
@@ -328,8 +358,10 @@ static int alloc_slots(struct loader *l, struct err *e)
         s->labels = calloc(n * l->row_labels, sizeof *s->labels);
         s->weights = calloc(n, sizeof *s->weights);
         s->samples = calloc(n, sizeof *s->samples);
-        s->passes = calloc(n, sizeof *s->passes);
-        if (!s->rows || !s->labels || !s->weights || !s->samples || !s->passes)
+        s->showing = calloc(n, sizeof *s->showing);
+        s->found = calloc(n, sizeof *s->found);
+        s->mix = l->mixes ? calloc(n, sizeof *s->mix) : NULL;
+        if (!s->rows || !s->labels || !s->weights || !s->samples || !s->showing || !s->found || (l->mixes && !s->mix))
             return err_set(e, -ENOMEM, "no memory for %d batches of %zu samples of %zu bytes", l->n_slots, n,
                            l->row_bytes);
     }
@@ -368,6 +400,8 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     l->share = sampler_rows(&l->o.sampler);
     l->row_bytes = input_bytes(&o->input);
     l->row_labels = input_labels(&o->input);
+    l->stride = sampler_part_rows(&l->o.sampler) + sampler_part_others(&l->o.sampler);
+    l->mixes = l->o.input.training && (mix_is_on(&l->o.mix) || l->o.input.erase > 0);
     l->steps = sampler_steps(&l->o.sampler);
     l->n_slots = slots(&checked);
     l->order_pass = UINT64_MAX;
@@ -454,7 +488,9 @@ void loader_destroy(struct loader *l)
         free(l->slots[i].labels);
         free(l->slots[i].weights);
         free(l->slots[i].samples);
-        free(l->slots[i].passes);
+        free(l->slots[i].showing);
+        free(l->slots[i].found);
+        free(l->slots[i].mix);
     }
     free(l->slots);
     free(l->order);
@@ -596,6 +632,7 @@ int loader_next(struct loader *l, struct loader_batch *ret, struct err *e)
                   .labels = s->labels,
                   .weights = s->weights,
                   .samples = s->samples,
+                  .mix = s->mix,
                   .locked = s->locked},
             .slot = (int)(s - l->slots),
             .epoch = s->epoch,

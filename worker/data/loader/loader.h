@@ -1,8 +1,9 @@
 /* Loader threads that keep a ring of ready batches ahead of training.
  *
  *   sampler.h: (epoch, step, rank) -> ids -> threads: dataset's read() -> input.h: decode, crop, flip -> a row of a
- *   slot -> loader_next(): rows, pictures (n, H, W, C) u8, labels (n), weights (n), or tokens (n, T) i32, labels
- *   (n, T) -> training -> loader_done(): the slot is free
+ *   slot, and behind them others' pictures that ours are mixed with (mixing.h) -> loader_next(): rows, pictures (n, H,
+ *   W, C) u8, labels (n), weights (n), or tokens (n, T) i32, labels (n, T) -> training -> loader_done(): the slot is
+ *   free
  *
  * Results depend on the sampler, epoch and step only, never on the number of threads or on timing. A sample that cannot
  * be decoded gets weight 0 and zero pixels, is counted, and is told once (left_out.h) when its batch is taken; with
@@ -14,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "worker/data/augment/mix.h"
 #include "worker/data/loader/input.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/device/device.h"
@@ -29,8 +31,9 @@ struct loader;
 struct loader_options {
     struct sampler sampler; /* n is the set's */
     struct input_options input;
-    int threads;  /* >= 1 */
-    int prefetch; /* ready batches ahead; 0: 4 */
+    struct mix_options mix; /* with sampler.mix_group its group */
+    int threads;            /* >= 1 */
+    int prefetch;           /* ready batches ahead; 0: 4 */
     bool strict;
     const char *batch_log; /* batch_log.h: where batches are recorded as they are taken; NULL: nowhere */
     int64_t timeout_ms;    /* of loader_next(), while the process is not stopped; 0: LOADER_TIMEOUT_MS */
@@ -41,7 +44,9 @@ struct loader_options {
 };
 
 struct loader_batch {
-    struct batch b; /* part p of the sampler's from row p * sampler_part_rows() on, padded with weight 0 */
+    /* Part p of the sampler's from row p * (sampler_part_rows() + sampler_part_others()) on, padded with weight 0;
+     * pictures of others are padding, too. samples: of repetition r the id + r * the set's size. */
+    struct batch b;
     int slot;
     int64_t epoch, step; /* step within the epoch */
     size_t rows;         /* of b, padding included */

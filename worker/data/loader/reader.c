@@ -28,20 +28,20 @@ static int read_file(struct reader *r, const struct reader_source *s, uint32_t i
 }
 
 /* By way of the cache: the whole picture, from there, or decoded for there. */
-static int load_whole(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, uint8_t *dst,
-                      int32_t *label, struct err *e)
+static int load_whole(struct reader *r, const struct reader_source *s, struct showing at, uint8_t *dst, int32_t *label,
+                      struct err *e)
 {
     struct image whole;
-    if (!decoded_cache_find(s->cache, id, &whole, label)) {
-        TRY(read_file(r, s, id, label, e));
+    if (!decoded_cache_find(s->cache, at.id, &whole, label)) {
+        TRY(read_file(r, s, at.id, label, e));
         TRY(input_decode(s->input, r->scratch, r->file.data, r->file.len, &whole, e));
-        decoded_cache_add(s->cache, id, &whole, *label);
+        decoded_cache_add(s->cache, at.id, &whole, *label);
     }
-    return input_transform(s->input, r->scratch, &whole, pass, id, dst, e);
+    return input_transform(s->input, r->scratch, &whole, at, dst, e);
 }
 
 /* The same pixels either way. */
-static int load_picture(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, uint8_t *dst,
+static int load_picture(struct reader *r, const struct reader_source *s, struct showing at, uint8_t *dst,
                         int32_t *label, struct err *e)
 {
     struct image whole;
@@ -51,19 +51,19 @@ static int load_picture(struct reader *r, const struct reader_source *s, uint32_
     if (r->file.cap > INPUT_KEPT_BYTES)
         buf_free(&r->file);
     buf_clear(&r->file);
-    if (s->cache && (decoded_cache_has_room(s->cache) || decoded_cache_find(s->cache, id, &whole, label)))
-        return load_whole(r, s, id, pass, dst, label, e);
-    TRY(read_file(r, s, id, label, e));
-    return input_load(s->input, r->scratch, r->file.data, r->file.len, pass, id, dst, e);
+    if (s->cache && (decoded_cache_has_room(s->cache) || decoded_cache_find(s->cache, at.id, &whole, label)))
+        return load_whole(r, s, at, dst, label, e);
+    TRY(read_file(r, s, at.id, label, e));
+    return input_load(s->input, r->scratch, r->file.data, r->file.len, at, dst, e);
 }
 
-int reader_load(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, void *dst, int32_t *labels,
+int reader_load(struct reader *r, const struct reader_source *s, struct showing at, void *dst, int32_t *labels,
                 struct err *e)
 {
     if (!s->input->tokens)
-        return load_picture(r, s, id, pass, dst, labels, e);
-    begin_read(r, id);
-    return end_read(r, s->data->ops->read_tokens(s->data, id, dst, labels, e));
+        return load_picture(r, s, at, dst, labels, e);
+    begin_read(r, at.id);
+    return end_read(r, s->data->ops->read_tokens(s->data, at.id, dst, labels, e));
 }
 
 void reader_finish(struct reader *r)

@@ -29,7 +29,7 @@ struct reader_source { /* borrowed */
 
 /* dst: as input_load(), or a row of tokens. labels: input_labels() of them; of a picture that of the record, also where
  * it is none. The errors of read(), read_tokens() and input_load(); of one that was left behind, any. */
-int reader_load(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, void *dst, int32_t *labels,
+int reader_load(struct reader *r, const struct reader_source *s, struct showing at, void *dst, int32_t *labels,
                 struct err *e);
 void reader_finish(struct reader *r);
 

@@ -22,6 +22,19 @@ void sampler_clip(struct sampler *s)
         s->batch = shards > 1 && most >= (size_t)shards ? most / (size_t)shards * (size_t)shards : most;
 }
 
+static int check_repetitions(const struct sampler *s, struct err *e)
+{
+    if (s->mix_group && s->kind != SAMPLER_GLOBAL)
+        return err_set(e, ERR_USAGE, "--mixup and --cutmix mix positions in a row: they need --sampler global");
+    if (s->repetitions > 1 && s->kind == SAMPLER_SHARDED)
+        return err_set(e, ERR_USAGE, "--repeated-augmentation %d: --sampler sharded shows each record once a pass",
+                       s->repetitions);
+    if ((uint64_t)s->repetitions * s->n >= UINT32_MAX)
+        return err_set(e, ERR_USAGE, "--repeated-augmentation %d: %zu samples have more repetitions than 32 bits count",
+                       s->repetitions, s->n);
+    return 0;
+}
+
 int sampler_check(struct sampler *s, struct err *e)
 {
     if (s->n < 1 || s->n > UINT32_MAX)
@@ -31,6 +44,8 @@ int sampler_check(struct sampler *s, struct err *e)
     if (s->world < 1 || s->rank < 0 || s->rank >= s->world)
         return err_set(e, -EINVAL, "rank %d of a world of %d", s->rank, s->world);
     s->shards = s->shards ? s->shards : s->world;
+    s->repetitions = s->repetitions ? s->repetitions : 1;
+    TRY(check_repetitions(s, e));
     if (s->kind != SAMPLER_SHARDED)
         return s->kind == SAMPLER_DISTRIBUTED && s->drop_last && s->n < (size_t)s->world
                    ? err_set(e, ERR_USAGE, "--drop-last: %zu samples leave nothing for %d ranks", s->n, s->world)
@@ -99,9 +114,16 @@ size_t sampler_part_rows(const struct sampler *s)
     return sampler_share(full < n ? full : n, (int)ranks);
 }
 
+/* Of positions in a row, in each of the two groups that may lie in them in part, those that go round or begin. */
+size_t sampler_part_others(const struct sampler *s)
+{
+    const size_t rows = sampler_part_rows(s), most = 2 * (size_t)(s->repetitions ? s->repetitions : 1);
+    return !s->mix_group || s->world * sampler_parts(s) == 1 ? 0 : rows < most ? rows : most;
+}
+
 size_t sampler_rows(const struct sampler *s)
 {
-    return sampler_part_rows(s) * (size_t)sampler_parts(s);
+    return (sampler_part_rows(s) + sampler_part_others(s)) * (size_t)sampler_parts(s);
 }
 
 struct slice {
@@ -142,6 +164,36 @@ size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step, int p
     return slice_of(s, epoch, step, part).count;
 }
 
+/* Position p of the stream of all passes. */
+static struct place place_at(const struct sampler *s, uint64_t p)
+{
+    const uint64_t length = pass_length(s), repetitions = s->repetitions ? (uint64_t)s->repetitions : 1;
+    return (struct place){.pass = p / length,
+                          .at = (uint32_t)(p % length / repetitions % s->n),
+                          .repetition = (uint32_t)(p % length % repetitions)};
+}
+
+size_t sampler_length(const struct sampler *s, int64_t step)
+{
+    const uint64_t left = epoch_length(s) - (uint64_t)step * s->batch;
+    return left < s->batch ? (size_t)left : s->batch;
+}
+
+static uint64_t begin_of(const struct sampler *s, int64_t epoch, int64_t step)
+{
+    return (uint64_t)epoch * epoch_length(s) + (uint64_t)step * s->batch;
+}
+
+size_t sampler_position(const struct sampler *s, int64_t epoch, int64_t step, int part, size_t i)
+{
+    return (size_t)(slice_of(s, epoch, step, part).first - begin_of(s, epoch, step)) + i;
+}
+
+struct place sampler_at(const struct sampler *s, int64_t epoch, int64_t step, size_t position)
+{
+    return place_at(s, begin_of(s, epoch, step) + position);
+}
+
 struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step, int part, size_t i)
 {
     const struct slice sl = slice_of(s, epoch, step, part);
@@ -151,8 +203,7 @@ struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step,
         const uint64_t mine = (s->n - shard + shards - 1) / shards;
         return (struct place){.pass = p / mine, .at = (uint32_t)(shard + p % mine * shards)};
     }
-    const uint64_t length = pass_length(s);
-    return (struct place){.pass = p / length, .at = (uint32_t)(p % length % s->n)};
+    return place_at(s, p);
 }
 
 static void permute(uint32_t *v, size_t n, struct rng *r)

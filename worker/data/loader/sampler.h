@@ -10,6 +10,9 @@
  *   - sharded (Caffe2's DBReader): shard s of S reads records s, s + S, s + 2S ... and begins again at s when the set
  *     ends; each of the shard's W/S ranks takes an equal part of its B/S of the step. An epoch is a multiple of B.
  *     Shuffled, it is once and for all: shards end a pass at different times, and must not meet.
+ * With R repetitions a pass has the same number of positions, and position p of it shows picture floor(p / R) of its
+ * order, for the (p mod R)-th time: the first n / R pictures, R times each in a row (torchvision's and timm's
+ * RASampler).
  * Where a step goes through the model in parts (micro-batches), its positions, or its shard's, are cut into parts
  * first, all of a size but for a last short one, and each part is spread over the ranks as above: a part is the
  * same samples whatever the number of ranks. */
@@ -43,6 +46,8 @@ struct sampler {
     const uint32_t *set_ends; /* ... samples up to the end of each, which rise; borrowed */
     size_t epoch_size;        /* rounded down to a multiple of batch, but at least one batch. 0: the set's own number */
     int parts;                /* of a step, at most: a full part has a sample for each rank; 0: 1 */
+    int repetitions;          /* R; 0: 1 */
+    size_t mix_group;         /* global: positions of a step that are mixed with one another (mix.h); 0: nothing is */
     uint64_t seed;
 };
 
@@ -57,7 +62,9 @@ int64_t sampler_steps(const struct sampler *s);    /* of an epoch */
 int64_t sampler_images(const struct sampler *s);   /* of an epoch, over all ranks, repeated ones included */
 int sampler_parts(const struct sampler *s);        /* of a step, >= 1; the last ones of a short step may be empty */
 size_t sampler_part_rows(const struct sampler *s); /* most samples a rank has in a part */
-size_t sampler_rows(const struct sampler *s);      /* of all parts: what a batch in memory takes */
+/* Most samples of others that those are mixed with: a rank has positions in a row, so that few partners lie outside. */
+size_t sampler_part_others(const struct sampler *s);
+size_t sampler_rows(const struct sampler *s); /* of all parts, others behind each: what a batch in memory takes */
 
 /* Samples of this rank in a part of a step. */
 size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step, int part);
@@ -65,9 +72,14 @@ size_t sampler_count(const struct sampler *s, int64_t epoch, int64_t step, int p
 /* Sample i (< sampler_count) of this rank: the place in the order of a pass. */
 struct place {
     uint64_t pass;
-    uint32_t at;
+    uint32_t at, repetition;
 };
 struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step, int part, size_t i);
+
+/* Of the global sampler: the positions of a step; which of them sample i of this rank has; what each shows. */
+size_t sampler_length(const struct sampler *s, int64_t step);
+size_t sampler_position(const struct sampler *s, int64_t epoch, int64_t step, int part, size_t i);
+struct place sampler_at(const struct sampler *s, int64_t epoch, int64_t step, size_t position);
 
 /* The order of a pass: a permutation of 0..n-1 (Fisher-Yates on Philox) into out; without shuffle the identity. With
  * mixed > 0 the tar files are permuted, then the samples of each `mixed` of them in a row: a pass reads few files at a

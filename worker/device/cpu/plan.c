@@ -454,7 +454,7 @@ int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
     struct cpu_plan *pl = (struct cpu_plan *)plan;
     int first, end;
     TRY(host_run_ops(&pl->ops, &pl->o, a, &first, &end, e));
-    TRY(host_check_batch(pl->p, first, end, pl->o.training, &a->batch, pl->o.batch, e));
+    TRY(host_check_batch(pl->p, first, end, &pl->o, &a->batch, e));
     TRY(cpu_plan_use_set(pl, a, e));
     TRY(cpu_plan_prepare(plan, a->params_version, e));
     double start, now = seconds_now();

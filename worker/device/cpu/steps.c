@@ -32,6 +32,7 @@ int cpu_step_input(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
     s->input.images = pl->args->batch.rows;
+    s->input.mix = pl->args->batch.mix;
     pl->cpu->kern->input(&s->input, s->store, pl->cpu->threads);
     return 0;
 }

@@ -16,10 +16,12 @@ int cpu_step_labels(struct cpu_plan *pl, struct step *s, struct err *e)
     (void)e;
     const size_t per = input_row_labels(&pl->p->input);
     for (size_t i = 0; i < (size_t)pl->o.batch * per; i++) {
-        const int of = host_label(&pl->args->batch, per, i);
+        const struct host_target t = host_target(&pl->args->batch, per, i);
         float *to = (float *)s->group.y + i * LABEL_N;
-        to[LABEL_CLASS] = (float)of;
-        to[LABEL_WEIGHT] = of >= 0 ? 1.0f : 0.0f;
+        to[LABEL_CLASS] = (float)t.label;
+        to[LABEL_WEIGHT] = t.label >= 0 ? 1.0f : 0.0f;
+        to[LABEL_SECOND] = (float)t.second;
+        to[LABEL_SHARE] = (float)t.share;
     }
     return 0;
 }
@@ -93,7 +95,11 @@ int cpu_step_xent_parts_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
             memset(out, 0, row);
         else
             cpu_row_gradient(pl, s->store, true, (const float *)s->group.a + (size_t)i * (size_t)k, k,
-                             (double)lse[LSE_LSE], (int64_t)lse[LSE_CLASS] - op->first, out);
+                             (double)lse[LSE_LSE],
+                             (struct host_target){.label = (int)lse[LSE_CLASS] - op->first,
+                                                  .second = (int)lse[LSE_SECOND] - op->first,
+                                                  .share = (double)lse[LSE_SHARE]},
+                             out);
     }
     return 0;
 }

@@ -7,12 +7,16 @@
 #include "worker/device/xent_parts.h"
 
 /* Of a sample that counts: its top and its sums over all classes. */
-static void sums_of(const struct cpu_plan *pl, const float *z, int label, double top[TOP_N], double sums[SUMS_N])
+static void sums_of(const struct cpu_plan *pl, const float *z, const struct host_target *t, double top[TOP_N],
+                    double sums[SUMS_N])
 {
     top[TOP_MAX] = (double)pl->cpu->kern->largest(z, pl->p->classes);
-    top[TOP_TARGET] = (double)z[label];
-    top[TOP_CLASS] = label;
+    top[TOP_TARGET] = (double)z[t->label];
+    top[TOP_CLASS] = t->label;
     top[TOP_WEIGHT] = 1;
+    top[TOP_OTHER] = t->share > 0 ? (double)z[t->second] : 0;
+    top[TOP_SECOND] = t->second;
+    top[TOP_SHARE] = t->share;
     pl->cpu->kern->xent_sums(z, pl->p->classes, 0, top, sums);
 }
 
@@ -37,12 +41,12 @@ int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
     const size_t per = input_row_labels(&pl->p->input), rows = (size_t)pl->o.batch * per;
 #pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
     for (size_t n = 0; n < rows; n++) {
-        const int label = host_label(&pl->args->batch, per, n);
+        const struct host_target t = host_target(&pl->args->batch, per, n);
         double *m = pl->metrics + n * METRIC_N, top[TOP_N], sums[SUMS_N], lse[LSE_N];
         memset(m, 0, METRIC_N * sizeof *m);
-        if (label < 0)
+        if (t.label < 0)
             continue;
-        sums_of(pl, s->xent.logits + n * (size_t)classes, label, top, sums);
+        sums_of(pl, s->xent.logits + n * (size_t)classes, &t, top, sums);
         xent_parts(sums, top, classes, pl->args->smoothing, lse, m);
     }
     cpu_give_metrics(pl, rows);
@@ -51,13 +55,26 @@ int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
 
 enum { RUN = 1024 }; /* logits whose gradients are in the cache when they are stored as halves */
 
+/* Of the label's logit, or the second's; 0 where it is not in z. */
+static float label_gradient(const struct cpu_plan *pl, const float *z, int k, double lse, const struct host_target *t,
+                            int at)
+{
+    const struct run_args *a = pl->args;
+    return at < 0 || at >= k
+               ? 0
+               : (float)xent_parts_gradient((double)z[at], xent_parts_target(at, t->label, t->second, t->share), lse,
+                                            pl->p->classes, a->smoothing, a->grad_scale);
+}
+
 void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, double lse,
-                      int64_t label, void *out)
+                      struct host_target t, void *out)
 {
     const struct run_args *a = pl->args;
     const struct kern *kern = pl->cpu->kern;
-    const double shift = a->smoothing / pl->p->classes, scale = a->grad_scale,
-                 target = label >= 0 && label < k ? (double)z[label] : 0;
+    const double shift = a->smoothing / pl->p->classes, scale = a->grad_scale;
+    const int second = t.share > 0 ? t.second : -1;
+    const float of_label = label_gradient(pl, z, k, lse, &t, t.label),
+                of_second = label_gradient(pl, z, k, lse, &t, second);
     float run[RUN];
     for (int first = 0; first < k; first += RUN) {
         const int n = k - first < RUN ? k - first : RUN;
@@ -66,8 +83,10 @@ void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, co
             kern->xent_gradient_of_part(z + first, n, (float)lse, (float)shift, (float)scale, to);
         else
             kern->xent_gradient(z + first, n, lse, shift, scale, to);
-        if (label >= first && label < first + n)
-            to[label - first] = (float)xent_parts_gradient(target, 0, 0, lse, pl->p->classes, a->smoothing, scale);
+        if (t.label >= first && t.label < first + n)
+            to[t.label - first] = of_label;
+        if (second >= first && second < first + n)
+            to[second - first] = of_second;
         if (store == STORE_BF16)
             kern->give_rows(to, (uint16_t *)out + first, 1, n, 0, store);
         for (int j = 0; j < n && store != STORE_BF16 && store != STORE_F32; j++)
@@ -84,15 +103,15 @@ int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 #pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
     for (size_t n = 0; n < rows; n++) {
         const float *z = s->xent.logits + n * (size_t)classes;
-        const int label = host_label(&pl->args->batch, per, n);
+        const struct host_target t = host_target(&pl->args->batch, per, n);
         char *out = (char *)s->xent.dlogits + n * row;
         double top[TOP_N], sums[SUMS_N];
-        if (label < 0) {
+        if (t.label < 0) {
             memset(out, 0, row);
             continue;
         }
-        sums_of(pl, z, label, top, sums);
-        cpu_row_gradient(pl, s->store, false, z, classes, top[TOP_MAX] + log(sums[SUMS_EXP]), label, out);
+        sums_of(pl, z, &t, top, sums);
+        cpu_row_gradient(pl, s->store, false, z, classes, top[TOP_MAX] + log(sums[SUMS_EXP]), t, out);
     }
     return 0;
 }

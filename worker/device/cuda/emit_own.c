@@ -25,7 +25,8 @@ static int emit_input(struct cuda_plan *pl, int i, struct err *e)
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_INPUT, "input", i, &s, e));
     struct k_input *a = &s->args.as_KERNEL_INPUT;
-    *a = (struct k_input){.y = cuda_plan_view(pl, op->out), .channels = pl->p->input.channels, .images = pl->images};
+    *a = (struct k_input){
+        .y = cuda_plan_view(pl, op->out), .channels = pl->p->input.channels, .images = pl->images, .mix = pl->mix};
     for (int c = 0; c < 4; c++) {
         a->mean[c] = pl->p->input.mean[c];
         a->std[c] = pl->p->input.std[c];

@@ -168,6 +168,7 @@ int emit_xent(struct cuda_plan *pl, int i, struct err *e)
                          .grad_stride = classes,
                          .grad_type = backward ? pl->types[op->out] : DT_F32,
                          .labels = pl->labels,
+                         .mix = pl->mix,
                          .scale = pl->grad_scale,
                          .samples = pl->samples};
     TRY(emit_use(pl, op->in[0], &a->logits, e));

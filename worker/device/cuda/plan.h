@@ -214,8 +214,9 @@ struct cuda_plan {
     uint8_t *images; /* device: what the steps read; or tokens, i32 */
     int32_t *labels; /* -1: the row counts nowhere */
     float *sample_weights;
-    uint32_t *numbers;   /* of the samples, in the data set */
-    struct k_draw *draw; /* what is dropped */
+    uint32_t *numbers;     /* of the samples, in the data set */
+    struct batch_mix *mix; /* NULL: the plan mixes nothing */
+    struct k_draw *draw;   /* what is dropped */
     struct stage {
         char *host; /* page-locked copy of one batch */
         void *device;
@@ -223,7 +224,7 @@ struct cuda_plan {
         bool used;
     } stage[STAGES];
     int next_stage;
-    size_t stage_bytes, labels_at, weights_at, numbers_at, draw_at;
+    size_t stage_bytes, labels_at, weights_at, numbers_at, mix_at, draw_at;
 
     struct gpu_event **marks; /* (nsteps + 1) of a traced run, NULL before the first */
     struct variant *variants; /* at most cuda_plan_variants() */

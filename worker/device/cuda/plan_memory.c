@@ -29,6 +29,7 @@ static void cut_fixed(struct cuda_plan *pl, struct cutter *c)
     pl->labels = cut(c, rows * sizeof(int32_t));
     pl->sample_weights = cut(c, n * sizeof(float));
     pl->numbers = cut(c, n * sizeof(uint32_t));
+    pl->mix = pl->o.mixes ? cut(c, (n + (size_t)pl->o.others) * sizeof *pl->mix) : NULL;
     pl->draw = cut(c, sizeof *pl->draw);
     pl->samples = cut(c, rows * 4 * sizeof(float));
     pl->grad_scale = cut(c, sizeof(float));
@@ -60,6 +61,7 @@ int cuda_plan_fixed(struct cuda_plan *pl, struct err *e)
     pl->labels_at = (size_t)((char *)pl->labels - pl->fixed);
     pl->weights_at = (size_t)((char *)pl->sample_weights - pl->fixed);
     pl->numbers_at = (size_t)((char *)pl->numbers - pl->fixed);
+    pl->mix_at = pl->mix ? (size_t)((char *)pl->mix - pl->fixed) : 0;
     pl->draw_at = (size_t)((char *)pl->draw - pl->fixed);
     for (int i = 0; i < STAGES; i++)
         TRY(make_stage(pl, &pl->stage[i], e));

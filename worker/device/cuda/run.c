@@ -391,7 +391,7 @@ int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
     struct gpu *g = pl->cuda->gpu;
     int first, end;
     TRY(host_run_ops(&pl->ops, &pl->o, a, &first, &end, e));
-    TRY(host_check_batch(pl->p, first, end, pl->o.training, &a->batch, pl->o.batch, e));
+    TRY(host_check_batch(pl->p, first, end, &pl->o, &a->batch, e));
     if (!pl->cuda->watch)
         TRY(watch_open(&pl->cuda->watch, &watched, pl->cuda->watch_ms ? pl->cuda->watch_ms : WATCH_PERIOD_MS, e));
     const int rc = enqueue(pl, a, e);

@@ -11,7 +11,7 @@ size_t stage_rows_bytes(const struct cuda_plan *pl)
     bool input = !pl->o.chunk;
     for (int i = pl->ops.first; i < pl->ops.end; i++)
         input = input || op_is(p->ops[i].kind, OP_READS_INPUT);
-    return !input ? 0 : (size_t)pl->o.batch * input_row_bytes(&p->input);
+    return !input ? 0 : (size_t)(pl->o.batch + pl->o.others) * input_row_bytes(&p->input);
 }
 
 /* A backward pass reads what its forward pass has made of the rows. */
@@ -20,13 +20,22 @@ static const void *rows_of(const struct cuda_plan *pl, const struct batch *b, en
     return pass != RUN_BACKWARD && stage_rows_bytes(pl) ? b->rows : NULL;
 }
 
-/* What follows the rows in a stage: labels, weights, numbers of samples, and what is drawn from. */
+static size_t mix_bytes(const struct cuda_plan *pl)
+{
+    return (size_t)(pl->o.batch + pl->o.others) * sizeof(struct batch_mix);
+}
+
+/* What follows the rows in a stage: labels, weights, numbers of samples, what is mixed, and what is drawn from. */
 static void copy_batch(const struct cuda_plan *pl, const struct run_args *a, char *to)
 {
     const struct batch *b = &a->batch;
     const struct k_draw draw = {.seed = a->seed, .step = a->step};
     const size_t n = (size_t)pl->o.batch, per = input_row_labels(&pl->p->input);
     memcpy(to + pl->draw_at, &draw, sizeof draw);
+    if (b->mix)
+        memcpy(to + pl->mix_at, b->mix, mix_bytes(pl));
+    else if (pl->o.mixes)
+        memset(to + pl->mix_at, 0, mix_bytes(pl)); /* nothing is */
     if (b->samples)
         memcpy(to + pl->numbers_at, b->samples, n * sizeof *b->samples);
     if (b->labels)

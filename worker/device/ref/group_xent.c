@@ -25,8 +25,9 @@ int ref_labels(struct ref_plan *pl, const struct op *op, const struct run_args *
 {
     const size_t per = ref_plane(pl, op->out), rows = (size_t)pl->n * per;
     for (size_t r = 0; r < rows; r++) {
-        const int of = host_label(&a->batch, per, r);
-        const double label[LABEL_N] = {[LABEL_CLASS] = of, [LABEL_WEIGHT] = of >= 0};
+        const struct host_target t = host_target(&a->batch, per, r);
+        const double label[LABEL_N] = {
+            [LABEL_CLASS] = t.label, [LABEL_WEIGHT] = t.label >= 0, [LABEL_SECOND] = t.second, [LABEL_SHARE] = t.share};
         put_row(pl, op->out, r, label);
     }
     return 0;

@@ -106,7 +106,7 @@ static int block_loss(const struct ref_plan *pl, const struct op *op, const stru
     ref_gemm(pl->threads, n, h->v, h->c, x, table, h->z, h->v, false);
     for (size_t r = 0; r < n; r++) {
         const int label = label_of(h, a, first + r);
-        xent_top(h->z + r * h->v, v, op->first, (double[]){[LABEL_CLASS] = label, [LABEL_WEIGHT] = label >= 0},
+        xent_top(h->z + r * h->v, v, op->first, (double[LABEL_N]){[LABEL_CLASS] = label, [LABEL_WEIGHT] = label >= 0},
                  host_largest(h->z + r * h->v, v), h->top + r * TOP_N);
     }
     TRY(combine(pl, h, true, h->top, n * TOP_N, e));

@@ -296,7 +296,7 @@ static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
     struct ref_plan *pl = (struct ref_plan *)base;
     int first, end, reads = 0;
     TRY(host_run_ops(&pl->ops, &pl->o, a, &first, &end, e));
-    TRY(host_check_batch(pl->p, first, end, pl->training, &a->batch, pl->n, e));
+    TRY(host_check_batch(pl->p, first, end, &pl->o, &a->batch, e));
     use_set(pl, a->set);
     pl->needs = a->pass == RUN_BACKWARD ? pl->o.needs_back : pl->o.needs;
     come_in(pl, a);

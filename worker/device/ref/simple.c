@@ -4,19 +4,30 @@
 #include "worker/device/host_common.h"
 #include "worker/device/ref/ref.h"
 
+/* Channel c of pixel i of row s. rows: pictures (n, plane, c) */
+static double input_value(const struct ref_plan *pl, const struct batch *b, size_t s, size_t c, size_t i)
+{
+    const struct input *in = &pl->p->input;
+    const size_t plane = (size_t)in->height * (size_t)in->width, channels = (size_t)in->channels;
+    const struct batch_mix *m = b->mix ? &b->mix[s] : NULL;
+    const uint8_t *own = (const uint8_t *)b->rows + (s * plane + i) * channels + c;
+    const double mean = (double)in->mean[c], std = (double)in->std[c], v = (*own / 255.0 - mean) / std;
+    if (!mix_changes(m))
+        return v;
+    const uint8_t *other = own + (int64_t)m->partner * (int64_t)(plane * channels);
+    return mix_value(m, (int)(i % (size_t)in->width), (int)(i / (size_t)in->width), v, (*other / 255.0 - mean) / std);
+}
+
 int ref_input(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
     int threads = pl->threads;
     size_t n = (size_t)pl->n, plane = ref_plane(pl, op->out), channels = (size_t)pl->p->input.channels;
-    const uint8_t *rows = a->batch.rows; /* pictures (n, plane, c) */
-    double *x = pl->value[op->out];      /* (c, n, plane) */
+    double *x = pl->value[op->out]; /* (c, n, plane) */
     PARALLEL_FOR
     for (size_t s = 0; s < n; s++)
         for (size_t c = 0; c < channels; c++)
-            for (size_t i = 0; i < plane; i++) {
-                double v = rows[(s * plane + i) * channels + c] / 255.0;
-                x[(c * n + s) * plane + i] = (v - (double)pl->p->input.mean[c]) / (double)pl->p->input.std[c];
-            }
+            for (size_t i = 0; i < plane; i++)
+                x[(c * n + s) * plane + i] = input_value(pl, &a->batch, s, c, i);
     return 0;
 }
 
@@ -140,9 +151,9 @@ int ref_xent(struct ref_plan *pl, const struct op *op, const struct run_args *a,
     const size_t per = ref_plane(pl, op->in[0]), rows = (size_t)pl->n * per;
     double sums[METRIC_N] = {0};
     for (size_t r = 0; r < rows; r++) {
-        const int label = host_label(&a->batch, per, r);
-        if (label >= 0)
-            host_xent(gather(pl, pl->value[op->in[0]], rows, r), pl->p->classes, label, a->smoothing, sums);
+        const struct host_target t = host_target(&a->batch, per, r);
+        if (t.label >= 0)
+            host_xent(gather(pl, pl->value[op->in[0]], rows, r), pl->p->classes, t, a->smoothing, sums);
     }
     ref_give_metrics(pl, sums, a);
     return 0;
@@ -161,11 +172,11 @@ int ref_xent_bwd(struct ref_plan *pl, const struct op *op, const struct run_args
     double *dlogits = pl->value[op->out]; /* (classes, rows) */
     memset(dlogits, 0, ref_elements(pl, op->out) * sizeof *dlogits);
     for (size_t r = 0; r < rows; r++) {
-        const int label = host_label(&a->batch, per, r);
-        if (label < 0)
+        const struct host_target t = host_target(&a->batch, per, r);
+        if (t.label < 0)
             continue;
         double *z = gather(pl, pl->value[op->in[0]], rows, r);
-        host_xent_backward(z, pl->p->classes, label, a->smoothing, a->grad_scale);
+        host_xent_backward(z, pl->p->classes, t, a->smoothing, a->grad_scale);
         for (size_t j = 0; j < (size_t)pl->p->classes; j++)
             dlogits[j * rows + r] = z[j];
     }

@@ -7,6 +7,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "worker/data/image/rng.h"
 #include "worker/data/loader/input.h"
 
 static int kind_of(const char *name)
@@ -39,11 +40,12 @@ int main(int argc, char **argv)
     uint8_t *px = malloc(n);
     struct input_scratch *scratch = input_scratch_create();
     if (input_check(&o, &e) < 0 || image_decode(file.data, file.len, 3, &im, &e) < 0 ||
-        input_load(&o, scratch, file.data, file.len, 0, id, px, &e) < 0) {
+        input_load(&o, scratch, file.data, file.len, (struct showing){0, (uint32_t)id, 0}, px, &e) < 0) {
         fprintf(stderr, "%s\n", e.text);
         return 1;
     }
-    const struct crop at = augment_crop(&o.augment, 0, 0, id, im.w, im.h);
+    struct rng numbers = rng_stream(0, RNG_AUGMENT, 0, id);
+    const struct crop at = augment_crop(&o.augment, &numbers, im.w, im.h);
     printf("%d %d: %d %d %d %d %d\n", im.w, im.h, at.x, at.y, at.w, at.h, at.flip);
     return fwrite(px, 1, n, stdout) == n ? 0 : 1;
 }

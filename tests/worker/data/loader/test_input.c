@@ -41,6 +41,13 @@ static int close_scratch(void **state)
     return 0;
 }
 
+static struct rng *numbers(uint64_t seed, uint64_t pass, uint64_t id)
+{
+    static struct rng r;
+    r = rng_stream(seed, RNG_AUGMENT, pass, id);
+    return &r;
+}
+
 static int roll(struct rng *r, int lo, int hi)
 {
     return lo + (int)rng_below(r, (uint64_t)(hi - lo + 1));
@@ -234,7 +241,7 @@ static void caffe2_scales_by_area_and_takes_the_centre_in_bgr(void **state)
         uint8_t got[12 * 12 * 3];
         as_pnm(&im, &file);
         assert_int_equal(input_check(&o, NULL), 0);
-        assert_int_equal(input_load(&o, scratch, file.data, file.len, 0, 0, got, NULL), 0);
+        assert_int_equal(input_load(&o, scratch, file.data, file.len, (struct showing){0}, got, NULL), 0);
         const int w = im.w < im.h ? 16 : 16 * im.w / im.h, h = im.w < im.h ? 16 * im.h / im.w : 16;
         check_caffe2(&o, &im, got, (w - 12) / 2, (h - 12) / 2, w, h, false);
         buf_free(&file);
@@ -256,7 +263,8 @@ static void caffe2_crops_and_flips_at_random_in_training(void **state)
     for (uint64_t id = 0; id < 4200; id++) {
         uint8_t got[14 * 14 * 3];
         int k = 0;
-        assert_int_equal(input_load(&o, scratch, file.data, file.len, 1, id, got, NULL), 0);
+        assert_int_equal(input_load(&o, scratch, file.data, file.len, (struct showing){1, (uint32_t)id, 0}, got, NULL),
+                         0);
         while (k < n && memcmp(crops[k], got, sizeof got) != 0)
             k++;
         if (k == n) {
@@ -292,7 +300,7 @@ static void plain_changes_nothing_of_a_picture_of_its_size(void **state)
             uint8_t got[28 * 28 * 3];
             as_pnm(&im, &file);
             assert_int_equal(input_check(&o, NULL), 0);
-            assert_int_equal(input_load(&o, scratch, file.data, file.len, 5, 6, got, NULL), 0);
+            assert_int_equal(input_load(&o, scratch, file.data, file.len, (struct showing){5, 6, 0}, got, NULL), 0);
             assert_memory_equal(got, im.px, 28 * 28 * (size_t)c);
             buf_free(&file);
             image_free(&im);
@@ -311,7 +319,8 @@ static void cifar_pads_by_4_and_crops_at_random_in_training(void **state)
     for (uint64_t id = 0; id < 3240; id++) {
         uint8_t got[32][32][3];
         int found = 0;
-        assert_int_equal(input_load(&o, scratch, file.data, file.len, 0, id, &got[0][0][0], NULL), 0);
+        assert_int_equal(
+            input_load(&o, scratch, file.data, file.len, (struct showing){0, (uint32_t)id, 0}, &got[0][0][0], NULL), 0);
         for (int at = 0; at < 9 * 9 * 2 && !found; at++) {
             const int dy = at / 18 - 4, dx = at / 2 % 9 - 4, flip = at % 2;
             bool same = true;
@@ -330,7 +339,7 @@ static void cifar_pads_by_4_and_crops_at_random_in_training(void **state)
         assert_in_range((&times[0][0][0])[i], 3, 50); /* 20 expected, deviation 4.5 */
     o.training = false;
     uint8_t got[32 * 32 * 3];
-    assert_int_equal(input_load(&o, scratch, file.data, file.len, 0, 0, got, NULL), 0);
+    assert_int_equal(input_load(&o, scratch, file.data, file.len, (struct showing){0}, got, NULL), 0);
     assert_memory_equal(got, im.px, sizeof got);
     buf_free(&file);
     image_free(&im);
@@ -353,11 +362,12 @@ static void torch_input_equals_decode_then_crop_then_resize(void **state)
         fixture_jpeg(&file, &f);
         assert_int_equal(input_check(&o, NULL), 0);
         assert_int_equal(image_decode(file.data, file.len, o.channels, &im, NULL), 0);
-        struct crop c = augment_crop(&o.augment, 0, 2, (uint64_t)i, im.w, im.h);
+        struct crop c = augment_crop(&o.augment, numbers(0, 2, (uint64_t)i), im.w, im.h);
         assert_int_equal(o.training ? fixture_crop_resize(&im, &c, o.size, o.size, want)
                                     : fixture_eval(&im, o.scale, o.size, want),
                          0);
-        assert_int_equal(input_load(&o, scratch, file.data, file.len, 2, (uint64_t)i, got, NULL), 0);
+        assert_int_equal(input_load(&o, scratch, file.data, file.len, (struct showing){2, (uint32_t)i, 0}, got, NULL),
+                         0);
         assert_memory_equal(got, want, n);
         free(want);
         free(got);
@@ -379,7 +389,7 @@ static void every_size_of_input_comes_out(void **state)
                 const int n = sizes[i] * sizes[i] * channels;
                 memset(got, 0, (size_t)n);
                 assert_int_equal(input_check(&o, NULL), 0);
-                assert_int_equal(input_load(&o, scratch, file.data, file.len, 0, 0, got, NULL), 0);
+                assert_int_equal(input_load(&o, scratch, file.data, file.len, (struct showing){0}, got, NULL), 0);
                 const int first = channels == 1 ? 124 : kind == INPUT_CAFFE2 ? 50 : 200;
                 assert_in_range(got[0], first - 4, first + 4);
                 assert_memory_equal(got, got + n - channels, (size_t)channels);
@@ -425,9 +435,9 @@ static void large_pictures_leave_no_memory_behind(void **state)
     for (int i = 0; i < 3; i++) {
         const struct buf *file = i == 0 ? &jpeg : &pnm;
         if (i < 2)
-            assert_int_equal(input_load(&o, scratch, file->data, file->len, 0, 0, px, &e), 0);
+            assert_int_equal(input_load(&o, scratch, file->data, file->len, (struct showing){0}, px, &e), 0);
         else if (input_decode(&o, scratch, file->data, file->len, &whole, &e) != 0 ||
-                 input_transform(&o, scratch, &whole, 0, 0, px, &e) != 0)
+                 input_transform(&o, scratch, &whole, (struct showing){0}, px, &e) != 0)
             fail_msg("%s", e.text);
         if (mallinfo2().hblkhd > before + (32 << 20))
             fail_msg("case %d leaves %zu bytes", i, mallinfo2().hblkhd - before);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "worker/data/augment/mix.h"
 #include "worker/data/loader/sampler.h"
 
 static void order(uint64_t seed, uint64_t pass, size_t n, uint32_t *out)
@@ -224,6 +225,52 @@ static void distributed_pads_with_the_head_and_ranks_take_turns(void **state)
     }
 }
 
+/* Position p of a pass shows picture floor(p / 3) of its order, for the (p mod 3)-th time; ranks take turns. */
+static void repetitions_take_the_first_of_an_order(void **state)
+{
+    for (int kind = SAMPLER_GLOBAL; kind <= SAMPLER_DISTRIBUTED; kind++)
+        for (int rank = 0; rank < 2; rank++) {
+            struct sampler s = make((enum sampler_kind)kind, 11, 4, rank, 2);
+            struct err e;
+            s.repetitions = 3;
+            assert_int_equal(sampler_check(&s, &e), 0);
+            assert_int_equal(sampler_images(&s), kind == SAMPLER_GLOBAL ? 11 : 12);
+            const struct place p = sampler_place(&s, 2, 1, 0, 1); /* of step 1, positions 4 to 7 of pass 2 */
+            const uint32_t at = kind == SAMPLER_GLOBAL ? (rank ? 7 : 5) : (rank ? 7 : 6);
+            assert_int_equal(p.pass, 2);
+            assert_int_equal(p.at, at / 3);
+            assert_int_equal(p.repetition, at % 3);
+        }
+}
+
+static void few_partners_are_others(void **state)
+{
+    for (int world = 1; world <= 4; world++)
+        for (int parts = 1; parts <= 3; parts++)
+            for (int rank = 0; rank < world; rank++)
+                for (size_t group = 2; group <= 40; group++) {
+                    struct sampler s = make(SAMPLER_GLOBAL, 100, 36, rank, world);
+                    struct err e;
+                    s.parts = parts;
+                    s.repetitions = 3;
+                    s.mix_group = group;
+                    assert_int_equal(sampler_check(&s, &e), 0);
+                    for (int64_t step = 0; step < sampler_steps(&s); step++)
+                        for (int part = 0; part < sampler_parts(&s); part++) {
+                            const size_t n = sampler_count(&s, 0, step, part),
+                                         first = sampler_position(&s, 0, step, part, 0);
+                            size_t others = 0;
+                            for (size_t i = 0; i < n; i++) {
+                                const size_t p = mix_partner(group, 3, first + i, sampler_length(&s, step));
+                                others += p < first || p >= first + n;
+                            }
+                            if (others > sampler_part_others(&s))
+                                fail_msg("rank %d of %d, groups of %zu: %zu others, room for %zu", rank, world, group,
+                                         others, sampler_part_others(&s));
+                        }
+                }
+}
+
 static void distributed_drops_the_rest_when_asked_to(void **state)
 {
     bool seen[10] = {false};
@@ -409,6 +456,8 @@ int main(void)
         cmocka_unit_test(tar_files_come_a_few_at_a_time),
         cmocka_unit_test(steps_and_shares_round_up),
         cmocka_unit_test(distributed_pads_with_the_head_and_ranks_take_turns),
+        cmocka_unit_test(repetitions_take_the_first_of_an_order),
+        cmocka_unit_test(few_partners_are_others),
         cmocka_unit_test(distributed_drops_the_rest_when_asked_to),
         cmocka_unit_test(distributed_pads_a_set_smaller_than_the_world),
         cmocka_unit_test(distributed_ranks_get_the_same_under_any_batch),

@@ -158,6 +158,7 @@ static void check_rows(int classes, int stride, enum dtype type, bool in_floats,
     float *z = take((size_t)(ROWS * stride) * sizeof *z, 0xff), samples[ROWS * 4], scale = 2;
     double *kept = take((size_t)(ROWS * classes) * sizeof *kept, 0);
     const int32_t labels[ROWS] = {classes - 1, -1, classes / 3};
+    const struct batch_mix mix[ROWS] = {{.second = 0, .share = 0.3F}, {.second = 1, .share = 0.5F}, {.share = 0}};
     for (int r = 0; r < ROWS; r++)
         for (int k = 0; k < classes; k++) {
             const float x = (float)(8 * ((double)chance((uint32_t)(r * classes + k)) / 0x1p31 - 1));
@@ -172,17 +173,19 @@ static void check_rows(int classes, int stride, enum dtype type, bool in_floats,
                              .grad_type = type,
                              .logits = z,
                              .labels = labels,
+                             .mix = mix,
                              .smoothing = smoothing,
                              .scale = &scale,
                              .dlogits = z,
                              .samples = samples};
     assert_int_equal(0, kernel_launch(KERNEL_XENT, &a, NULL));
     for (int r = 0; r < ROWS; r++) {
+        const struct host_target t = {.label = labels[r], .second = mix[r].second, .share = (double)mix[r].share};
         double metrics[METRIC_N] = {0};
         double *row = kept + r * classes;
         if (labels[r] >= 0) {
-            host_xent(row, classes, labels[r], (double)smoothing, metrics);
-            host_xent_backward(row, classes, labels[r], (double)smoothing, 2);
+            host_xent(row, classes, t, (double)smoothing, metrics);
+            host_xent_backward(row, classes, t, (double)smoothing, 2);
         } else {
             memset(row, 0, (size_t)classes * sizeof *row);
         }

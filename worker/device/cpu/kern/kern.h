@@ -220,7 +220,8 @@ struct input_job {
     struct layout l;
     const uint8_t *images; /* (n, h, w, c) */
     void *y;
-    const float *mean, *std; /* per channel */
+    const float *mean, *std;     /* per channel */
+    const struct batch_mix *mix; /* (n); NULL: nothing is erased or mixed */
 };
 
 struct kern {

@@ -1,36 +1,65 @@
 /* The table of an instruction set, and the kernels that know one storage type: input, updates, loss. */
 #include "worker/device/cpu/kern/kern_exp.h"
 #include "worker/device/cpu/kern/kern_set.h"
+#include "worker/device/mix.h"
 #include "worker/program/program.h"
 
 #define REAL float
 #include "worker/device/rules.h"
 
-/* What each byte becomes in channel c, rounded once. */
-static void input_values(const struct input_job *j, int c, enum store t, float value[256])
+/* What each byte becomes in channel c. */
+static void input_values(const struct input_job *j, int c, float value[256])
 {
     for (int byte = 0; byte < 256; byte++)
-        value[byte] = c < j->l.c ? store_value(t, (float)((byte / 255.0 - (double)j->mean[c]) / (double)j->std[c])) : 0;
+        value[byte] = c < j->l.c ? (float)((byte / 255.0 - (double)j->mean[c]) / (double)j->std[c]) : 0;
+}
+
+static void put_value(const struct input_job *j, enum store t, size_t at, float v)
+{
+    if (t == STORE_BF16)
+        ((uint16_t *)j->y)[at] = bf16_from_f32(v);
+    else
+        ((float *)j->y)[at] = v;
+}
+
+/* A channel of a picture that is erased or mixed, from element `at` on; rounded once. */
+static void input_mixed(const struct input_job *j, enum store t, int n, const uint8_t *image, const float value[256],
+                        size_t at)
+{
+    const struct layout *l = &j->l;
+    const struct batch_mix *m = &j->mix[n];
+    const uint8_t *other = image + (int64_t)m->partner * l->h * l->w * l->c;
+    for (int y = 0; y < l->h; y++)
+        for (int x = 0; x < l->w; x++, image += l->c, other += l->c, at += (size_t)l->b)
+            put_value(j, t, at,
+                      store_value(t, (float)mix_value(m, x, y, (double)value[*image], (double)value[*other])));
+}
+
+static void input_plain(const struct input_job *j, enum store t, const uint8_t *image, float value[256], size_t at)
+{
+    const int hw = j->l.h * j->l.w;
+    for (int byte = 0; byte < 256; byte++)
+        value[byte] = store_value(t, value[byte]);
+    for (int p = 0; p < hw; p++)
+        put_value(j, t, at + (size_t)p * j->l.b, value[image[(size_t)p * j->l.c]]);
 }
 
 static void input(const struct input_job *j, enum store t, int threads)
 {
     const struct layout *l = &j->l;
-    int hw = l->h * l->w, channels = layout_blocks(l) * l->b;
+    const int hw = l->h * l->w, channels = layout_blocks(l) * l->b;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int n = 0; n < l->n; n++) {
+        const bool mixed = j->mix && mix_changes(&j->mix[n]);
         for (int c = 0; c < channels; c++) {
             float value[256];
             const uint8_t *image = j->images + (size_t)n * hw * l->c + (c < l->c ? c : 0);
-            size_t at = layout_offset(l, n, c, 0);
-            input_values(j, c, t, value);
-            for (int p = 0; p < hw; p++) {
-                float v = value[image[(size_t)p * l->c]];
-                if (t == STORE_BF16)
-                    ((uint16_t *)j->y)[at + (size_t)p * l->b] = bf16_from_f32(v);
-                else
-                    ((float *)j->y)[at + (size_t)p * l->b] = v;
-            }
+            const size_t at = layout_offset(l, n, c, 0);
+            input_values(j, c, value);
+            if (mixed)
+                input_mixed(j, t, n, image, value, at);
+            else
+                input_plain(j, t, image, value, at);
         }
     }
 }

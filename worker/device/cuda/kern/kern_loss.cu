@@ -61,11 +61,25 @@ __device__ __forceinline__ void see(seen<E> &s, const float (&z)[V], int k, int 
     s.exps += (double)exps;
 }
 
+/* A row's labels: `share` of the target is the second's; 0: there is none. */
+struct wanted {
+    int label, second;
+    float share;
+};
+__device__ __forceinline__ wanted wanted_of(const batch_mix *mix, int n, int label)
+{
+    const bool mixed = mix && mix[n].share > 0;
+    return {label, mixed ? mix[n].second : -1, mixed ? mix[n].share : 0};
+}
+
 /* The gradient of logit z of class k, of a row that counts. */
 template <typename E>
-__device__ __forceinline__ float slope(float z, int k, int label, E lse, float smoothing, int classes, float scale)
+__device__ __forceinline__ float slope(float z, int k, const wanted &w, E lse, float smoothing, int classes,
+                                       float scale)
 {
-    const E want = smoothing / classes + (k == label ? 1 - (E)smoothing : 0);
+    E part = k == w.label ? 1 - (E)w.share : 0;
+    part += k == w.second ? (E)w.share : 0;
+    const E want = smoothing / classes + (1 - (E)smoothing) * part;
     return (float)((power((E)z - lse) - want) * scale);
 }
 
@@ -91,8 +105,8 @@ template <int V, typename F> __device__ __forceinline__ void each_vector(const f
  * lie where wider logits are follow the reads, since those of a turn lie in what this turn, or one before it, has
  * read. */
 template <typename G, int V, typename E>
-__device__ __forceinline__ void write_slopes(G *d, const float *z, int n, int classes, bool counts, int label, E lse,
-                                             float smoothing, const float *loss_scale)
+__device__ __forceinline__ void write_slopes(G *d, const float *z, int n, int classes, bool counts, const wanted &w,
+                                             E lse, float smoothing, const float *loss_scale)
 {
     enum { U = ON_THEIR_WAY };
     const int turn = (int)blockDim.x * V * U, first = (int)threadIdx.x * V;
@@ -112,7 +126,7 @@ __device__ __forceinline__ void write_slopes(G *d, const float *z, int n, int cl
                 break;
             UNROLL
             for (int i = 0; i < V; i++)
-                out[i] = counts ? slope<E>(in[u].at[i], k + i, label, lse, smoothing, classes, scale) : 0;
+                out[i] = counts ? slope<E>(in[u].at[i], k + i, w, lse, smoothing, classes, scale) : 0;
             store<G, V>(d + k, out);
         }
     }
@@ -123,8 +137,11 @@ __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOC
 {
     const int n = blockIdx.x, label = a.labels[n];
     const bool counts = label >= 0;
+    const wanted w = wanted_of(a.mix, n, label);
     const float *z = a.logits + n * a.stride;
     const float target = counts ? z[label] : 0;
+    const double mixed =
+        counts && w.share > 0 ? (1 - (double)w.share) * target + (double)w.share * z[w.second] : target;
     seen<E> s = {-FLT_MAX, 0, 0, 0}; /* so that a logit may be -infinity */
     each_vector<V>(z, counts ? a.classes : 0,
                    [&](const float(&in)[V], int k) { see<E, V>(s, in, k, a.classes, target, label, a.smoothing > 0); });
@@ -134,13 +151,13 @@ __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOC
     const double lse = (double)most + log(sum);
     if (threadIdx.x == 0) {
         const bool number = counts && target == target;
-        const double loss = (1 - a.smoothing) * (lse - target) + a.smoothing * (lse - all / a.classes);
+        const double loss = (1 - a.smoothing) * (lse - mixed) + a.smoothing * (lse - all / a.classes);
         const float part[PART] = {counts ? (float)loss : 0, number && better < 1 ? 1.0f : 0.0f,
                                   number && better < 5 ? 1.0f : 0.0f, counts ? 1.0f : 0.0f};
         store<float, PART>(a.samples + (size_t)n * PART, part);
     }
     if (a.dlogits)
-        write_slopes<G, V, E>(static_cast<G *>(a.dlogits) + n * a.grad_stride, z, a.classes, a.classes, counts, label,
+        write_slopes<G, V, E>(static_cast<G *>(a.dlogits) + n * a.grad_stride, z, a.classes, a.classes, counts, w,
                               (E)lse, a.smoothing, a.scale);
 }
 
@@ -191,6 +208,9 @@ __global__ void labels(k_labels a)
         return;
     a.out[n * LABEL_N + LABEL_CLASS] = (float)a.labels[n]; /* exact: classes are fewer than 2^24 */
     a.out[n * LABEL_N + LABEL_WEIGHT] = a.labels[n] >= 0 ? 1 : 0;
+    const wanted w = wanted_of(a.mix, n, a.labels[n]);
+    a.out[n * LABEL_N + LABEL_SECOND] = (float)w.second;
+    a.out[n * LABEL_N + LABEL_SHARE] = w.share;
 }
 
 void launch_KERNEL_LABELS(const k_labels *a, cudaStream_t s)
@@ -232,6 +252,11 @@ __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOC
     top[TOP_TARGET] = at >= 0 && at < a.k ? z[at] : -INFINITY;
     top[TOP_CLASS] = label[LABEL_CLASS];
     top[TOP_WEIGHT] = label[LABEL_WEIGHT];
+    const int second = (int)label[LABEL_SECOND] - a.first;
+    const bool mixed = label[LABEL_SHARE] > 0;
+    top[TOP_OTHER] = mixed && second >= 0 && second < a.k ? z[second] : -INFINITY;
+    top[TOP_SECOND] = label[LABEL_SECOND];
+    top[TOP_SHARE] = label[LABEL_SHARE];
 }
 
 /* Their maximum over the group is known: exponentials are in units of its. */
@@ -287,12 +312,15 @@ __global__ void xent_parts(k_xent_part a)
     lse[LSE_LSE] = (float)log_sum;
     lse[LSE_CLASS] = top[TOP_CLASS];
     lse[LSE_WEIGHT] = top[TOP_WEIGHT];
+    lse[LSE_SECOND] = top[TOP_SECOND];
+    lse[LSE_SHARE] = top[TOP_SHARE];
     if (n < a.mine || n >= a.mine + a.batch)
         return; /* others count theirs */
     float *part = a.samples + (size_t)(n - a.mine) * PART;
     const bool number = counts && target == target;
-    const double mean = (double)sums[SUMS_LOGITS] / a.classes;
-    part[0] = counts ? (float)(log_sum - (1 - a.smoothing) * target - a.smoothing * mean) : 0;
+    const double mean = (double)sums[SUMS_LOGITS] / a.classes, share = top[TOP_SHARE],
+                 mixed = share > 0 ? (1 - share) * target + share * top[TOP_OTHER] : target;
+    part[0] = counts ? (float)(log_sum - (1 - a.smoothing) * mixed - a.smoothing * mean) : 0;
     part[1] = number && sums[SUMS_BETTER] < 1 ? 1 : 0;
     part[2] = number && sums[SUMS_BETTER] < 5 ? 1 : 0;
     part[3] = counts ? 1 : 0;
@@ -308,8 +336,9 @@ __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOC
 {
     const int n = blockIdx.x;
     const float *lse = a.in + (size_t)n * LSE_N;
+    const wanted w = {(int)lse[LSE_CLASS] - a.first, (int)lse[LSE_SECOND] - a.first, lse[LSE_SHARE]};
     write_slopes<G, V, E>(static_cast<G *>(a.out) + n * a.grad_stride, a.logits + n * a.stride, a.k, a.classes,
-                          lse[LSE_WEIGHT] != 0, (int)lse[LSE_CLASS] - a.first, (E)lse[LSE_LSE], a.smoothing, a.scale);
+                          lse[LSE_WEIGHT] != 0, w, (E)lse[LSE_LSE], a.smoothing, a.scale);
 }
 
 void launch_KERNEL_XENT_PARTS_BWD(const k_xent_part *a, cudaStream_t s)

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "worker/device/batch_mix.h"
 #include "worker/device/update_rule.h"
 #include "worker/precision/dtype.h"
 #include "worker/program/act.h"
@@ -36,6 +37,7 @@ struct k_input {
     int channels;
     struct k_input_fold fold;
     const uint8_t *images;
+    const struct batch_mix *mix; /* (n), of partners, too; NULL: nothing is erased or mixed */
     void *out;
     float mean[4], std[4];
 };
@@ -346,7 +348,8 @@ struct k_xent {
     bool in_floats;             /* exponentials; their sums are double either way */
     enum dtype grad_type;
     const float *logits;
-    const int32_t *labels; /* -1: the row counts nowhere */
+    const int32_t *labels;       /* -1: the row counts nowhere */
+    const struct batch_mix *mix; /* (n): second labels; NULL: there are none */
     float smoothing;
     const float *scale; /* loss scale; NULL: 1 */
     void *dlogits;
@@ -380,6 +383,7 @@ struct k_rows {
 struct k_labels { /* labels of a batch, -1: it does not count -> (n, LABEL_N) */
     int n;
     const int32_t *labels;
+    const struct batch_mix *mix; /* NULL: there are no second ones */
     float *out;
 };
 
