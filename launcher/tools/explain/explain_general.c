@@ -82,6 +82,7 @@ const struct explain_message explain_general[] = {
      "a group of * ranks\nhas no place in this plan\nof a plan that\nis not kept by this plan\nstreams beside\n"
      "adds a bias\noperation * of kind\nreads pictures, and\na vocabulary of\nparameters that are not there\nare read together with some\nfor what never comes\nthe slice holds\nbut the plan\n"
      "operations * to * of a program\npass * of a plan\nwithout memory for its boundary\nthe batch has no\n"
+     "a batch that is mixed\nof the batch keeps\nof the batch has \n"
      "is not part of this plan\npieces of an arena\nis the root in a world\nis opened by rank\nis opened from a\n"
      "both must be positive\na message with rank\nhas one of * bytes\ncannot be reduced\ntoo large to be staged\n"
      "cannot resize the box\ncannot take * pixels\ncrops of scale\na loader needs\nsamples cannot be loaded\n"
