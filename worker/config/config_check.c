@@ -69,11 +69,6 @@ static int check_input(const struct train_config *c, struct err *e)
 static int check_mixing(const struct train_config *c, struct err *e)
 {
     const bool mixes = c->mixup > 0 || c->cutmix > 0;
-    if (mixes && c->sampler != SAMPLER_GLOBAL)
-        return err_set(e, ERR_USAGE,
-                       "--%s mixes images that follow one another in a step: it needs --sampler global, which cuts a "
-                       "step into shares in a row",
-                       c->mixup > 0 ? "mixup" : "cutmix");
     if (mixes && c->ignore_index >= 0)
         return err_set(e, ERR_USAGE,
                        "--ignore-index %d: an image of that class may be mixed with others; leave --mixup and --cutmix "
@@ -81,11 +76,6 @@ static int check_mixing(const struct train_config *c, struct err *e)
                        (int)c->ignore_index);
     if (!mixes && c->mix_group != 128)
         return err_set(e, ERR_USAGE, "--mix-group %d: nothing is mixed without --mixup or --cutmix", (int)c->mix_group);
-    if (c->repeated_augmentation > 1 && c->sampler == SAMPLER_SHARDED)
-        return err_set(e, ERR_USAGE,
-                       "--repeated-augmentation %d: --sampler sharded shows its records in their own order; use global "
-                       "or distributed",
-                       (int)c->repeated_augmentation);
     return 0;
 }
 

@@ -88,7 +88,7 @@ def test_other_repetitions_in_the_middle_of_an_epoch_are_refused(data, tmp_path)
 
 
 @pytest.mark.parametrize("args, text", [
-    (["--sampler", "distributed"], "--mixup mixes images that follow one another in a step: it needs --sampler global"),
+    (["--sampler", "distributed"], "--mixup and --cutmix mix positions in a row: they need --sampler global"),
     (["--ignore-index", 3], "--ignore-index 3: an image of that class may be mixed with others"),
     (["--mixup", 0, "--cutmix", 0], "--mix-group 7: nothing is mixed without --mixup or --cutmix"),
     (["--crop-padding", 4], "--crop-padding 4: only --input cifar and plain put pixels around an image"),

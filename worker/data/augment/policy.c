@@ -55,14 +55,13 @@ int policy_parse(const char *text, void *policy, struct err *e)
 {
     char all[128], *rest = all;
     int kind = 0;
-    if (snprintf(all, sizeof all, "%s", text) >= (int)sizeof all)
-        return err_set(e, ERR_USAGE, "expected NAME[:KEY=VALUE,...], got %zu bytes", strlen(text));
+    const bool fits = snprintf(all, sizeof all, "%s", text) < (int)sizeof all;
     const char *name = strsep(&rest, ":");
     while (kind < KINDS && strcmp(name, kinds[kind]) != 0)
         kind++;
-    if (kind == KINDS)
+    if (kind == KINDS || !fits)
         return err_set(e, ERR_USAGE, "expected none, trivial, rand, rand-timm, rand-big-vision or three, got '%s'",
-                       name);
+                       text);
     struct policy p = defaults((enum policy_kind)kind);
     while (rest) {
         char *value = strsep(&rest, ",");

@@ -25,9 +25,12 @@ void sampler_clip(struct sampler *s)
 static int check_repetitions(const struct sampler *s, struct err *e)
 {
     if (s->mix_group && s->kind != SAMPLER_GLOBAL)
-        return err_set(e, ERR_USAGE, "--mixup and --cutmix mix positions in a row: they need --sampler global");
+        return err_set(
+            e, ERR_USAGE,
+            "--mixup and --cutmix mix positions in a row: they need --sampler global, whose shares are in a row");
     if (s->repetitions > 1 && s->kind == SAMPLER_SHARDED)
-        return err_set(e, ERR_USAGE, "--repeated-augmentation %d: --sampler sharded shows each record once a pass",
+        return err_set(e, ERR_USAGE,
+                       "--repeated-augmentation %d: --sampler sharded shows records in their own order; use another",
                        s->repetitions);
     if ((uint64_t)s->repetitions * s->n >= UINT32_MAX)
         return err_set(e, ERR_USAGE, "--repeated-augmentation %d: %zu samples have more repetitions than 32 bits count",
