@@ -28,7 +28,7 @@ ODD = {"eltwise", "apply_nhwc", "apply_nchw", "bwd_apply_nhwc", "bwd_apply_nchw"
 PRODUCTS = {"depthwise", "depthwise_weight", "attention", "attention_bwd_queries", "attention_bwd_keys"}  # multiply-adds bound them, not memory
 LONG = {"row_norm_any", "row_norm_bwd_any"}  # rows of odd sizes
 DIVIDE = {"maxpool", "maxpool_bwd", "avgpool_bwd",  # a training step in halves has pooling within the batch norm before it
-          "input",  # of other channels or layouts than input_nhwc's
+          "input", "input_mixed",  # of other channels or layouts than input_nhwc's; of two pictures
           "group_forward", "group_data", "group_weight",  # convolutions in groups that cuDNN has no engine for
           "distance", "expect"} | ODD  # 512 elements an engine that is proven
 WRITES = re.compile(r"_Z\d+(eltwise|apply|bwd_apply|bn_pool_apply|bn_poolI|input|row_norm|chain|sequence|embed|rope|xentI|xent_parts_bwd)")  # sums alone write a few values a channel

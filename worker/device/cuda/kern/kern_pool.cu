@@ -9,31 +9,6 @@ __device__ __forceinline__ float of_channel(const float (&v)[4], int c)
     return c == 0 ? v[0] : c == 1 ? v[1] : c == 2 ? v[2] : v[3];
 }
 
-__device__ __forceinline__ bool within(const batch_box &b, int x, int y)
-{
-    return x >= b.x0 && x < b.x1 && y >= b.y0 && y < b.y1;
-}
-
-/* Byte `at` of a picture as a number. */
-__device__ __forceinline__ float number(const k_input &a, const uint8_t *at, int c)
-{
-    return (*at / 255.0f - of_channel(a.mean, c)) / of_channel(a.std, c);
-}
-
-/* Channel c of pixel (x, y) of picture `image`, of h x w pixels, erased and mixed. */
-__device__ float mixed_number(const k_input &a, size_t image, int h, int w, int x, int y, int c)
-{
-    const batch_mix m = a.mix[image];
-    const size_t row = (size_t)h * w * a.channels;
-    const uint8_t *own = a.images + image * row + ((size_t)y * w + x) * a.channels + c;
-    const float v = within(m.erase, x, y) ? 0 : number(a, own, c);
-    if (m.partner == 0)
-        return v;
-    const uint8_t *other = own + (int64_t)m.partner * (int64_t)row;
-    const float u = within(a.mix[(int64_t)image + m.partner].erase, x, y) ? 0 : number(a, other, c);
-    return within(m.box, x, y) ? u : m.keep * v + (1 - m.keep) * u;
-}
-
 template <typename T> __global__ void input(k_input a, size_t n)
 {
     T *y = static_cast<T *>(a.out);
@@ -42,20 +17,10 @@ template <typename T> __global__ void input(k_input a, size_t n)
         const int c = a.y.nhwc ? (int)(i % c_all) : (int)(i / hw % c_all);
         const size_t image = i / ((size_t)c_all * hw), at = a.y.nhwc ? i / c_all % hw : i % hw;
         float v = 0;
-        if (c < a.channels && a.mix)
-            v = mixed_number(a, image, a.y.h, a.y.w, (int)(at % a.y.w), (int)(at / a.y.w), c);
-        else if (c < a.channels)
-            v = number(a, a.images + (image * hw + at) * a.channels + c, c);
+        if (c < a.channels)
+            v = (a.images[(image * hw + at) * a.channels + c] / 255.0f - of_channel(a.mean, c)) / of_channel(a.std, c);
         from_float(y[i], v);
     }
-}
-
-/* C channels of pixel (x, y) of a picture, erased and mixed. */
-template <int C> __device__ void mixed_pixel(const k_input &a, size_t image, int h, int w, int x, int y, float (&v)[C])
-{
-    UNROLL
-    for (int c = 0; c < C; c++)
-        v[c] = c < 4 && c < a.channels ? mixed_number(a, image, h, w, x, y, c) : 0;
 }
 
 /* The usual case without a division: a thread a pixel, C channels with padding. */
@@ -64,13 +29,6 @@ template <typename T, int C> __global__ void input_nhwc(k_input a, size_t pixels
     T *y = static_cast<T *>(a.out);
     for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < pixels; i += (size_t)gridDim.x * BLOCK) {
         float v[C];
-        if (a.mix) {
-            const size_t hw = (size_t)a.y.h * a.y.w;
-            const int at = (int)(i % hw);
-            mixed_pixel<C>(a, i / hw, a.y.h, a.y.w, at % a.y.w, at / a.y.w, v);
-            store<T, C>(y + i * C, v);
-            continue;
-        }
         UNROLL
         for (int c = 0; c < C; c++)
             v[c] = c < 4 && c < a.channels ? (a.images[i * a.channels + c] / 255.0f - a.mean[c % 4]) / a.std[c % 4] : 0;
@@ -99,12 +57,55 @@ template <typename T, int V> __global__ void input_folded(k_input a, divider row
         UNROLL
         for (int k = 0; k < V; k++) {
             const int c = k % FOLD_CHANNELS;
-            if (inside && c < a.channels && a.mix)
-                v[k] = mixed_number(a, image, a.fold.h, a.fold.w, w + k / FOLD_CHANNELS, h, c);
-            else
-                v[k] = inside && c < a.channels ? (bytes[k] / 255.0f - a.mean[c]) / a.std[c] : 0;
+            v[k] = inside && c < a.channels ? (bytes[k] / 255.0f - a.mean[c]) / a.std[c] : 0;
         }
         store<T, V>(y + (size_t)i * V, v);
+    }
+}
+
+__device__ __forceinline__ bool within(const batch_box &b, int x, int y)
+{
+    return x >= b.x0 && x < b.x1 && y >= b.y0 && y < b.y1;
+}
+
+/* Byte `at` of a picture as a number. */
+__device__ __forceinline__ float number(const k_input &a, const uint8_t *at, int c)
+{
+    return (*at / 255.0f - of_channel(a.mean, c)) / of_channel(a.std, c);
+}
+
+/* Channel c of pixel (x, y) of picture `image`, of h x w pixels, erased and mixed. */
+__device__ __forceinline__ float mixed(const k_input &a, size_t image, int h, int w, int x, int y, int c)
+{
+    const batch_mix m = a.mix[image];
+    const size_t row = (size_t)h * w * a.channels;
+    const uint8_t *own = a.images + image * row + ((size_t)y * w + x) * a.channels + c;
+    const float v = within(m.erase, x, y) ? 0 : number(a, own, c);
+    if (m.partner == 0)
+        return v;
+    const uint8_t *other = own + (int64_t)m.partner * (int64_t)row;
+    const float u = within(a.mix[(int64_t)image + m.partner].erase, x, y) ? 0 : number(a, other, c);
+    return within(m.box, x, y) ? u : m.keep * v + (1 - m.keep) * u;
+}
+
+/* Pictures that are erased and mixed, in all three layouts: a thread an element, of a tensor that is read from two
+ * pictures and written once a step. */
+template <typename T> __global__ void input_mixed(k_input a, size_t n)
+{
+    T *out = static_cast<T *>(a.out);
+    const int c_all = a.y.c, hw = a.y.h * a.y.w, folded = a.fold.h ? 1 : 0;
+    const int h = folded ? a.fold.h : a.y.h, w = folded ? a.fold.w : a.y.w;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n; i += (size_t)gridDim.x * BLOCK) {
+        const size_t image = i / ((size_t)c_all * hw);
+        int c = a.y.nhwc ? (int)(i % c_all) : (int)(i / hw % c_all), at = (int)(a.y.nhwc ? i / c_all % hw : i % hw);
+        int y = at / a.y.w, x = at % a.y.w;
+        if (folded) {
+            y = 2 * (y - a.fold.top) + c / (2 * FOLD_CHANNELS);
+            x = 2 * (x - a.fold.left) + c / FOLD_CHANNELS % 2;
+            c %= FOLD_CHANNELS;
+        }
+        const bool inside = (unsigned)y < (unsigned)h && (unsigned)x < (unsigned)w && c < a.channels;
+        from_float(out[i], inside ? mixed(a, image, h, w, x, y, c) : 0);
     }
 }
 
@@ -119,6 +120,10 @@ static void launch_folded(const k_input *a, cudaStream_t s)
 void launch_KERNEL_INPUT(const k_input *a, cudaStream_t s)
 {
     const size_t n = elements(a->y), pixels = n / a->y.c;
+    if (a->mix) {
+        DISPATCH_TYPE(a->y.type, { LAUNCH((input_mixed<T>), blocks_for(n), BLOCK, s, *a, n); });
+        return;
+    }
     if (a->fold.h) {
         launch_folded(a, s);
         return;
