@@ -137,11 +137,8 @@ __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOC
 {
     const int n = blockIdx.x, label = a.labels[n];
     const bool counts = label >= 0;
-    const wanted w = wanted_of(a.mix, n, label);
     const float *z = a.logits + n * a.stride;
     const float target = counts ? z[label] : 0;
-    const double mixed =
-        counts && w.share > 0 ? (1 - (double)w.share) * target + (double)w.share * z[w.second] : target;
     seen<E> s = {-FLT_MAX, 0, 0, 0}; /* so that a logit may be -infinity */
     each_vector<V>(z, counts ? a.classes : 0,
                    [&](const float(&in)[V], int k) { see<E, V>(s, in, k, a.classes, target, label, a.smoothing > 0); });
@@ -149,8 +146,10 @@ __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOC
     const double sum = block_sum(s.exps * (double)power((E)s.most - (E)most)), all = block_sum(s.all);
     const float better = block_sum((float)s.better);
     const double lse = (double)most + log(sum);
+    const wanted w = wanted_of(a.mix, n, label);
     if (threadIdx.x == 0) {
         const bool number = counts && target == target;
+        const double mixed = counts && w.share > 0 ? target + (double)w.share * (z[w.second] - (double)target) : target;
         const double loss = (1 - a.smoothing) * (lse - mixed) + a.smoothing * (lse - all / a.classes);
         const float part[PART] = {counts ? (float)loss : 0, number && better < 1 ? 1.0f : 0.0f,
                                   number && better < 5 ? 1.0f : 0.0f, counts ? 1.0f : 0.0f};
