@@ -77,8 +77,7 @@ template <typename E>
 __device__ __forceinline__ float slope(float z, int k, const wanted &w, E lse, float smoothing, int classes,
                                        float scale)
 {
-    E part = k == w.label ? 1 - (E)w.share : 0;
-    part += k == w.second ? (E)w.share : 0;
+    const float part = (k == w.label ? 1 - w.share : 0) + (k == w.second ? w.share : 0);
     const E want = smoothing / classes + (1 - (E)smoothing) * part;
     return (float)((power((E)z - lse) - want) * scale);
 }
