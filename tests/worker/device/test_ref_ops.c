@@ -62,7 +62,9 @@ static void rows_of_a_batch_are_stepped_through_by_what_a_model_reads(void **sta
     static const int32_t labels[24];
     static const uint32_t samples[3];
     static const char rows[3 * 32];
-    const struct batch b = {rows, labels, ones, samples, true};
+    static const struct batch_mix mix[3];
+    const struct batch b = {
+        .rows = rows, .labels = labels, .weights = ones, .samples = samples, .mix = mix, .locked = true};
     const struct input pictures = input_pictures(2, 4, 4, NULL, NULL),
                        tokens = {.rows = INPUT_TOKENS, .length = 8, .vocabulary = 9};
     struct batch at = batch_at(&b, &pictures, 2);
@@ -70,6 +72,7 @@ static void rows_of_a_batch_are_stepped_through_by_what_a_model_reads(void **sta
     assert_ptr_equal(at.labels, labels + 2);
     assert_ptr_equal(at.weights, ones + 2);
     assert_ptr_equal(at.samples, samples + 2);
+    assert_ptr_equal(at.mix, mix + 2);
     assert_true(at.locked);
     at = batch_at(&b, &tokens, 2);
     assert_ptr_equal(at.rows, rows + 64);
@@ -77,6 +80,7 @@ static void rows_of_a_batch_are_stepped_through_by_what_a_model_reads(void **sta
     at = batch_at(&(struct batch){.labels = labels, .weights = ones}, &tokens, 1);
     assert_null(at.rows);
     assert_null(at.samples);
+    assert_null(at.mix);
 }
 
 static void convolution_by_hand(void **state)
