@@ -4,17 +4,16 @@
 
 #include <curl/curl.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/own_fds.h"
 #include "common/base/shared_lib.h"
 
 #undef curl_easy_setopt
@@ -105,19 +104,6 @@ void http_client_close(struct http_client *c)
     free(c);
 }
 
-/* libcurl leaves the pair of sockets by which a multi handle may be woken to every program that is executed: they are
- * the next two descriptors. */
-static CURLM *open_multi(const struct curl_lib *lib, int any_fd)
-{
-    const int next[2] = {fcntl(any_fd, F_DUPFD_CLOEXEC, 3), fcntl(any_fd, F_DUPFD_CLOEXEC, 3)};
-    for (int i = 0; i < 2; i++)
-        close(next[i]);
-    CURLM *multi = lib->curl_multi_init();
-    for (int i = 0; i < 2; i++)
-        fcntl(next[i], F_SETFD, FD_CLOEXEC);
-    return multi;
-}
-
 static bool copy(char **ret, const char *text)
 {
     *ret = text ? strdup(text) : NULL;
@@ -134,7 +120,8 @@ int http_client_open(struct http_client **ret, const struct http_client_options 
         free(c);
         return err_set(e, -ENOMEM, "no memory for HTTP");
     }
-    *c = (struct http_client){.lib = lib, .cancel_fd = o->cancel_fd, .multi = open_multi(lib, o->cancel_fd)};
+    *c = (struct http_client){.lib = lib, .cancel_fd = o->cancel_fd, .multi = lib->curl_multi_init()};
+    own_fds_keep(); /* libcurl leaves the sockets by which it is woken to every program that is executed */
     if (!c->multi || !copy(&c->ca, o->ca) || !copy(&c->cert, o->cert) || !copy(&c->key, o->key)) {
         http_client_close(c);
         return err_set(e, -ENOMEM, "no memory for HTTP");

@@ -1,5 +1,5 @@
 /* Makes inherited descriptors close-on-exec, so that workers do not get them (own_fds.h). */
-#include "launcher/base/own_fds.h"
+#include "common/base/own_fds.h"
 
 #include <dirent.h>
 #include <fcntl.h>
