@@ -118,7 +118,7 @@ MUTANTS = {
     "an_answer_that_was_lost_is_an_append": (
         "common/rdzv/homes/rdzv_log_kube.c", "        if (h->now.seq >= h->seq) {", "        if (h->now.seq > h->seq) {", ["rdzv_kube"]),
     "maps_that_nobody_names_stay": (
-        "common/rdzv/homes/rdzv_log_kube.c", "    if (is_ours(h, h->epoch))\n        sweep(h);\n", "    (void)sweep;\n", ["rdzv_kube"]),
+        "common/rdzv/homes/rdzv_log_kube.c", "    sweep(h, h->api.name, false);\n", "", ["rdzv_kube"]),
     "late_sweeps_take_all": (
         "common/rdzv/homes/rdzv_log_kube.c", "rdzv_epoch_number(name + n) < rdzv_epoch_number(h->epoch)", "rdzv_epoch_number(name + n) > 0", ["rdzv_kube"]),
     "a_lost_append_is_a_lost_answer": (

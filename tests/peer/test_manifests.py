@@ -1,5 +1,5 @@
-"""The manifests are what Kubernetes takes, by its own schemas (kubernetes-validate), where unknown fields are refused. A JobSet's schema is not among them:
-its Job is looked at."""
+"""The manifests are what Kubernetes takes, by its own schemas (kubernetes-validate), where unknown fields are refused. Those of a JobSet and of a TrainingRuntime
+are not among them: their Jobs are looked at."""
 import pathlib
 
 import pytest
@@ -10,16 +10,17 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
 def documents():
-    for name in ("kubernetes", "kubernetes-lease", "jobset", "jobset-lease"):
-        for document in yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text()):
-            if document["kind"] != "JobSet":
+    for path in sorted(EXAMPLES.glob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            if document["kind"] not in ("JobSet", "TrainingRuntime"):
                 yield document
                 continue
-            for job in document["spec"]["replicatedJobs"]:
-                yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job["name"]}, **job["template"]}
+            jobs = document["spec"] if document["kind"] == "JobSet" else document["spec"]["template"]["spec"]
+            for job in jobs["replicatedJobs"]:
+                yield {"apiVersion": "batch/v1", "kind": "Job", **job["template"], "metadata": {"name": job["name"], **job["template"].get("metadata", {})}}
 
 
-@pytest.mark.parametrize("document", documents(), ids=lambda d: f"{d['kind']}-{d['metadata']['name']}")
+@pytest.mark.parametrize("document", list(documents()), ids=lambda d: f"{d['kind']}-{d['metadata']['name']}")
 def test_it_is_valid(document):
     validate.validate(document, validate.latest_version(), strict=True)
 

@@ -48,6 +48,7 @@ void api_etcd_end(void);
 struct api_kube {
     uint64_t requests, writes; /* so far */
     int refuse, status;        /* so many of the next requests are answered with that status */
+    const char *token;         /* that a header must have; NULL: it takes all */
 };
 extern struct api_kube api_kube;
 

@@ -117,14 +117,15 @@ static int write_object(bool lease, const char *name, bool make, cJSON *o, struc
     return show(x, out, make ? 201 : 200);
 }
 
-static int list(const char *selector, struct buf *out)
+static int list(bool lease, const char *selector, struct buf *out)
 {
     const char *is = strstr(selector, "%3D");
     buf_addstr(out, "{\"items\":[");
     for (int i = 0, n = 0; i < s.count; i++) {
         const cJSON *meta = cJSON_GetObjectItem(s.v[i].o, "metadata");
-        if (!s.v[i].lease && is &&
-            strcmp(json_str_or(cJSON_GetObjectItem(meta, "labels"), "crun/lease", ""), is + 3) == 0) {
+        const char *label = lease ? "app.kubernetes.io/managed-by" : "crun/lease";
+        if (s.v[i].lease == lease && is &&
+            strcmp(json_str_or(cJSON_GetObjectItem(meta, "labels"), label, ""), is + 3) == 0) {
             buf_addstr(out, n++ ? "," : "");
             show(&s.v[i], out, 200);
         }
@@ -140,6 +141,8 @@ int api_kube_serve(const struct http_ask *a, struct buf *ret)
     const struct buf body = {.data = (char *)a->body, .len = a->body ? a->body_n : 0};
     cJSON *o = NULL;
     api_kube.requests++;
+    if (api_kube.token && (!a->headers[0] || !strstr(a->headers[0], api_kube.token)))
+        return status(ret, 401, "Unauthorized");
     if (api_kube.refuse > 0) {
         api_kube.refuse--;
         return status(ret, api_kube.status, "leases.coordination.k8s.io is forbidden: User cannot update resource");
@@ -150,7 +153,7 @@ int api_kube_serve(const struct http_ask *a, struct buf *ret)
     if (strcmp(a->method, "POST") == 0 || strcmp(a->method, "PUT") == 0)
         return write_object(lease, name, strcmp(a->method, "POST") == 0, o, ret);
     if (*name == '?')
-        return list(name, ret);
+        return list(lease, name, ret);
     struct object *x = find(lease, name);
     const uint64_t wanted =
         strtoull(json_str_or(cJSON_GetObjectItem(o, "preconditions"), "resourceVersion", "0"), NULL, 10);

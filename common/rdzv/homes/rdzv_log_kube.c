@@ -8,20 +8,20 @@
  * conflict. After a conflict, or without an answer, the Lease is read: its epoch, seq and n tell what happened. A
  * decision for which the log has no room has all text since the newest whole one put into new ConfigMaps first; those
  * that no Lease names any more go afterwards. Nodes that look for a leader watch the Lease, and read it every
- * CONFIRM_MS. With an owner (CRUN_K8S_OWNER) all of it goes when that goes. */
+ * CONFIRM_MS. With an owner (CRUN_K8S_OWNER) all of it goes when that goes; without one, what is an hour old goes with
+ * the next job in the namespace that has none. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/base/file.h"
 #include "common/base/numbers.h"
 #include "common/http/http_client.h"
-#include "common/json/json.h"
-#include "common/json/json_write.h"
+#include "common/rdzv/homes/kube_api.h"
 #include "common/rdzv/homes/rdzv_log_home.h"
 
 #ifndef KUBE_LOG /* in the simulator all is small */
@@ -32,16 +32,13 @@
 enum {
     LOG_MAX = KUBE_LOG,
     TEXT_MAX = KUBE_TEXT,
-    WORD_MAX = 63, /* characters of a label's value */
-    REQUEST_MS = 1000,
-    PAUSE_MS = 100,    /* after an answer 429 or 5xx without a Retry-After, and twice as long after each further one */
     CONFIRM_MS = 1500, /* what is watched is read */
     ANEW_MS = 250,     /* so is what cannot be watched */
     CLAIM_MS = 3000,   /* a claim's D */
-    TOKEN_MS = 60000,
+    TIME_MAX = 40,
+    OLD_S = 3600,
+    STILL_MS = 10000,
 };
-
-#define FILES "/var/run/secrets/kubernetes.io/serviceaccount"
 
 struct lease {        /* as last read, watched or put */
     char version[64]; /* "": there is none */
@@ -52,138 +49,32 @@ struct lease {        /* as last read, watched or put */
 
 struct kube_home {
     struct rdzv_home base;
-    struct http_client *http;
-    char server[300], files[200], space[WORD_MAX + 1], name[WORD_MAX + 1], run[RDZV_ID_MAX + 1];
-    char auth[4200];  /* the header with the token */
-    int64_t token_ms; /* when it was read */
-    int64_t io_ms, deadline, read_ms;
-    struct buf out, in;
+    struct kube_api api;
+    char run[RDZV_ID_MAX + 1];
+    int64_t io_ms, read_ms;
     struct lease now;
     bool watched;
     char epoch[RDZV_EPOCH_MAX + 1]; /* our term; "": none */
     uint64_t n, seq;                /* renewals tried; number of the next decision */
     struct buf text;                /* of our term: all since the newest whole decision */
+    struct buf old;                 /* Leases to be deleted: "NAME VERSION" lines */
+    int64_t old_ms;                 /* when they were noted */
 };
 
 static struct kube_home *begin(struct rdzv_home *base)
 {
     struct kube_home *h = (struct kube_home *)base;
-    h->deadline = clock_deadline(h->io_ms);
+    h->api.deadline = clock_deadline(h->io_ms);
     return h;
 }
 
-/* --- requests */
-
-static const cJSON *in(const cJSON *o, const char *name)
+/* For people, and for whoever clears away. */
+static const char *write_time(char out[TIME_MAX], int64_t from_now_s)
 {
-    return cJSON_GetObjectItemCaseSensitive(o, name);
-}
-
-/* It changes within the hour. */
-static int read_token(struct kube_home *h, struct err *e)
-{
-    char token[4096];
-    if (h->token_ms && clock_ms() - h->token_ms < TOKEN_MS)
-        return 0;
-    const int rc = file_read_line(token, sizeof token, "%s/token", h->files);
-    if (rc < 0)
-        return err_errno(e, -rc, "the token of the pod's service account, %s/token", h->files);
-    snprintf(h->auth, sizeof h->auth, "Authorization: Bearer %s", token);
-    h->token_ms = clock_ms();
-    return 0;
-}
-
-static int failed(struct kube_home *h, int status, const cJSON *answer, struct err *e)
-{
-    const char *text = json_str_or(answer, "message", "");
-    if (status == 401)
-        h->token_ms = 0;
-    return err_set(e, status == 403 ? -EPERM : -EAGAIN, "the Kubernetes API says: %.300s (HTTP status %d)%s",
-                   *text ? text : "nothing", status, status == 403 ? ": add that rule to the Role of the pods" : "");
-}
-
-/* One request; its body is what was written to h->out, if `body`. *ret (NULL allowed): the object of an answer below
- * 300. Returns the status if that is below 300, 404 or 409; else negative, after it was asked again. */
-static int call(struct kube_home *h, const char *method, const char *path, bool body, cJSON **ret, struct err *e)
-{
-    char url[900];
-    int64_t pause = PAUSE_MS;
-    snprintf(url, sizeof url, "%s%s", h->server, path);
-    for (;;) {
-        cJSON *tree = NULL;
-        TRY(read_token(h, e));
-        const struct http_ask a = {
-            method, url, {h->auth, "Content-Type: application/json"}, body ? h->out.data : NULL, body ? h->out.len : 0};
-        int rc = http_client_ask(h->http, &a, min_i64(clock_deadline(REQUEST_MS), h->deadline), &h->in, e);
-        if (rc == -ETIMEDOUT && body) /* whoever asked reads what has happened */
-            return rc;
-        const bool good = rc > 0 && (rc < 300 || rc == 404 || rc == 409);
-        if (rc > 0 && (json_read_text(&h->in, "the Kubernetes API", &tree, NULL) == 0 || !good) && !good)
-            rc = failed(h, rc, tree, e);
-        if (good && ret && rc < 300)
-            *ret = tree;
-        else
-            cJSON_Delete(tree);
-        if (good && ret && rc < 300 && !tree)
-            return err_set(e, -EPROTO, "the Kubernetes API answers with no JSON");
-        if (good || (rc != -EAGAIN && rc != -ETIMEDOUT && rc != -ECONNREFUSED && rc != -EIO))
-            return rc;
-        const int64_t wished = rc == -EAGAIN ? http_client_retry_after(h->http) * 1000 : 0;
-        pause = wished > 0 ? wished : pause;
-        if (clock_left(h->deadline) <= pause)
-            return rc;
-        TRY(http_client_pause(h->http, pause, e));
-        pause *= 2;
-    }
-}
-
-static const char *lease_path(const struct kube_home *h, bool one, char out[700])
-{
-    snprintf(out, 700, "/apis/coordination.k8s.io/v1/namespaces/%s/leases%s%s", h->space, one ? "/" : "",
-             one ? h->name : "");
+    const time_t t = time(NULL) + from_now_s;
+    struct tm utc;
+    strftime(out, TIME_MAX, "%Y-%m-%dT%H:%M:%S.000000Z", gmtime_r(&t, &utc));
     return out;
-}
-
-static const char *map_path(const struct kube_home *h, const char *name, size_t n, char out[700])
-{
-    snprintf(out, 700, "/api/v1/namespaces/%s/configmaps%s%.*s", h->space, n ? "/" : "", (int)n, name);
-    return out;
-}
-
-/* "batch/v1,Job,NAME,UID" */
-static void put_owner(struct json_write *w)
-{
-    static const char *const keys[] = {"apiVersion", "kind", "name", "uid"};
-    const char *p = getenv("CRUN_K8S_OWNER");
-    char word[300];
-    if (!p || !*p)
-        return;
-    json_begin(w, "ownerReferences", '[');
-    json_begin(w, NULL, '{');
-    for (int i = 0; i < 4; i++, p += strcspn(p, ","), p += *p == ',') {
-        snprintf(word, sizeof word, "%.*s", (int)strcspn(p, ","), p);
-        json_text(w, keys[i], word);
-    }
-    json_end(w, '}');
-    json_end(w, ']');
-}
-
-/* An object, up to its annotations or data. */
-static struct json_write start(struct kube_home *h, const char *version, const char *kind, const char *name)
-{
-    struct json_write w = {.out = &h->out};
-    buf_clear(&h->out);
-    json_begin(&w, NULL, '{');
-    json_text(&w, "apiVersion", version);
-    json_text(&w, "kind", kind);
-    json_begin(&w, "metadata", '{');
-    json_text(&w, "name", name);
-    json_begin(&w, "labels", '{');
-    json_text(&w, "app.kubernetes.io/managed-by", "crun");
-    json_text(&w, "crun/lease", h->name);
-    json_end(&w, '}');
-    put_owner(&w);
-    return w;
 }
 
 /* --- the Lease */
@@ -197,14 +88,14 @@ static void forget_lease(struct lease *l)
 
 static int take_lease(struct kube_home *h, const cJSON *object, struct err *e)
 {
-    const cJSON *meta = in(object, "metadata"), *notes = in(meta, "annotations");
+    const cJSON *meta = kube_api_in(object, "metadata"), *notes = kube_api_in(meta, "annotations");
     const char *claim = json_str_or(notes, "crun/claim", ""), *run = json_str_or(notes, "crun/run", h->run);
     struct lease l = {.seq = strtoull(json_str_or(notes, "crun/seq", "0"), NULL, 10)};
     snprintf(l.version, sizeof l.version, "%s", json_str_or(meta, "resourceVersion", ""));
     if (strcmp(run, h->run) != 0)
         return err_set(e, ERR_REFUSED,
-                       "the Lease '%s' is that of job '%.100s', not of '%s': expected another name in k8s://", h->name,
-                       run, h->run);
+                       "the Lease '%s' is that of job '%.100s', not of '%s': expected another name in k8s://",
+                       h->api.name, run, h->run);
     if (*claim)
         TRY(rdzv_claim_decode(claim, strlen(claim), &l.claim, e));
     l.log = strdup(json_str_or(notes, "crun/log", ""));
@@ -216,10 +107,10 @@ static int take_lease(struct kube_home *h, const cJSON *object, struct err *e)
 
 static int read_lease(struct kube_home *h, struct err *e)
 {
-    char path[700];
+    char path[KUBE_PATH_MAX];
     cJSON *tree = NULL;
     int rc;
-    TRY(rc = call(h, "GET", lease_path(h, true, path), false, &tree, e));
+    TRY(rc = kube_api_call(&h->api, "GET", kube_api_lease(&h->api, true, path), false, &tree, e));
     h->read_ms = clock_ms();
     if (rc == 404)
         forget_lease(&h->now);
@@ -233,10 +124,10 @@ static int read_lease(struct kube_home *h, struct err *e)
 static int put_lease(struct kube_home *h, const struct rdzv_claim *claim, const char *log, const char *older,
                      uint64_t seq, struct err *e)
 {
-    char path[700], number[24];
+    char path[KUBE_PATH_MAX], number[24], now[TIME_MAX];
     struct buf line = {0};
     cJSON *tree = NULL;
-    struct json_write w = start(h, "coordination.k8s.io/v1", "Lease", h->name);
+    struct json_write w = kube_api_object(&h->api, "coordination.k8s.io/v1", "Lease", h->api.name);
     const bool make = !h->now.version[0];
     if (!make)
         json_text(&w, "resourceVersion", h->now.version);
@@ -252,14 +143,15 @@ static int put_lease(struct kube_home *h, const struct rdzv_claim *claim, const 
     json_end(&w, '}');
     json_begin(&w, "spec", '{');
     json_text(&w, "holderIdentity", claim->node);
+    json_text(&w, "renewTime", write_time(now, 0));
     json_end(&w, '}');
     json_end(&w, '}');
     buf_free(&line);
     if (w.rc < 0)
         return err_set(e, w.rc, "no memory for a request");
-    int rc = call(h, make ? "POST" : "PUT", lease_path(h, !make, path), true, &tree, e);
+    int rc = kube_api_call(&h->api, make ? "POST" : "PUT", kube_api_lease(&h->api, !make, path), true, &tree, e);
     if (rc == 404 && make)
-        return err_set(e, ERR_REFUSED, "the Kubernetes API knows no namespace '%s'", h->space);
+        return err_set(e, ERR_REFUSED, "the Kubernetes API knows no namespace '%s'", h->api.space);
     if (rc == 404 || rc == 409 || rc == -ETIMEDOUT)
         return read_lease(h, e);
     if (rc > 0)
@@ -268,16 +160,98 @@ static int put_lease(struct kube_home *h, const struct rdzv_claim *claim, const 
     return rc;
 }
 
-static int watch(struct kube_home *h, struct err *e)
+/* --- what is not needed any more */
+
+/* Delete the ConfigMaps of a list, "a,b", but those that `but` names. */
+static void drop_maps(struct kube_home *h, const char *list, const char *but)
 {
-    char path[700], url[1500];
-    snprintf(url, sizeof url, "%s%s?watch=true&fieldSelector=metadata.name%%3D%s&resourceVersion=%s&timeoutSeconds=60",
-             h->server, lease_path(h, false, path), h->name, h->now.version);
-    const struct http_ask a = {"GET", url, {h->auth}, NULL, 0};
-    const int rc = http_client_stream(h->http, &a, e);
-    h->watched = rc == 0;
-    return rc;
+    char path[KUBE_PATH_MAX];
+    for (const char *p = list; *p; p += strcspn(p, ","), p += *p == ',') {
+        const size_t n = strcspn(p, ",");
+        const char *named = strstr(but, p);
+        if (!named || named[n] != p[n])
+            kube_api_call(&h->api, "DELETE", kube_api_map(&h->api, p, n, path), false, NULL, NULL);
+    }
 }
+
+/* DELETE it as it is in that version. */
+static int delete_lease(struct kube_home *h, const char *name, const char *version)
+{
+    struct json_write w = {.out = &h->api.out};
+    char path[KUBE_PATH_MAX], one[KUBE_PATH_MAX + KUBE_NAME_MAX + 1];
+    buf_clear(&h->api.out);
+    json_begin(&w, NULL, '{');
+    json_begin(&w, "preconditions", '{');
+    json_text(&w, "resourceVersion", version);
+    json_end(&w, '}');
+    json_end(&w, '}');
+    snprintf(one, sizeof one, "%s/%s", kube_api_lease(&h->api, false, path), name);
+    return w.rc < 0 ? w.rc : kube_api_call(&h->api, "DELETE", one, true, NULL, NULL);
+}
+
+/* What carries that label, of ConfigMaps or Leases; NULL: there is no answer. */
+static cJSON *list(struct kube_home *h, bool leases, const char *label, const char *value)
+{
+    char path[KUBE_PATH_MAX + 200], all[KUBE_PATH_MAX];
+    cJSON *tree = NULL;
+    snprintf(path, sizeof path, "%s?labelSelector=%s%%3D%s",
+             leases ? kube_api_lease(&h->api, false, all) : kube_api_map(&h->api, "", 0, all), label, value);
+    kube_api_call(&h->api, "GET", path, false, &tree, NULL);
+    return tree;
+}
+
+/* Delete the ConfigMaps of a Lease that a leader has left which was gone before it named them, or deleted them. Of older
+ * terms alone: another node may lead by now, whose Lease names what we have not seen. all: whatever there is. */
+static void sweep(struct kube_home *h, const char *lease, bool all)
+{
+    cJSON *tree = list(h, false, "crun%2Flease", lease);
+    const cJSON *item;
+    cJSON_ArrayForEach(item, kube_api_in(tree, "items"))
+    {
+        const char *name = json_str_or(kube_api_in(item, "metadata"), "name", "");
+        const size_t n = strlen(lease) + 1; /* its epoch stands behind "LEASE-" */
+        if (all || (strlen(name) > n && rdzv_epoch_number(name + n) < rdzv_epoch_number(h->epoch)))
+            drop_maps(h, name, all ? "" : h->now.older);
+    }
+    cJSON_Delete(tree);
+}
+
+/* --- what jobs have left whose pods were all killed, and which had no owner */
+
+static void note_old(struct kube_home *h)
+{
+    char hour_ago[TIME_MAX];
+    const cJSON *item;
+    const char *owner = getenv("CRUN_K8S_OWNER");
+    buf_clear(&h->old);
+    if (owner && *owner)
+        return;
+    cJSON *tree = list(h, true, "app.kubernetes.io%2Fmanaged-by", "crun"); /* NULL: also for want of the rule */
+    write_time(hour_ago, -OLD_S);
+    cJSON_ArrayForEach(item, kube_api_in(tree, "items"))
+    {
+        const cJSON *meta = kube_api_in(item, "metadata");
+        const char *renewed = json_str_or(kube_api_in(item, "spec"), "renewTime", "9");
+        if (!kube_api_in(meta, "ownerReferences") && strcmp(renewed, hour_ago) < 0)
+            buf_printf(&h->old, "%s %s\n", json_str_or(meta, "name", "?"), json_str_or(meta, "resourceVersion", "?"));
+    }
+    cJSON_Delete(tree);
+    h->old_ms = clock_ms();
+}
+
+/* One of them. Clocks differ, but who leads renews each second: it must not have changed since it was noted. */
+static void drop_old(struct kube_home *h)
+{
+    char name[256], version[64];
+    if (h->old.len == 0 || clock_ms() - h->old_ms < STILL_MS)
+        return;
+    const int n = sscanf(h->old.data, "%255s %63s", name, version);
+    buf_consume(&h->old, strcspn(h->old.data, "\n") + 1);
+    if (n == 2 && delete_lease(h, name, version) == 200)
+        sweep(h, name, true);
+}
+
+/* --- the claim */
 
 /* One line of the watch. Negative: it has ended; also by an ERROR, code 410, in the midst of it. */
 static int take_news(struct kube_home *h, const struct buf *line)
@@ -289,7 +263,7 @@ static int take_news(struct kube_home *h, const struct buf *line)
     if (strcmp(type, "DELETED") == 0)
         forget_lease(&h->now);
     else if (strcmp(type, "MODIFIED") == 0 || strcmp(type, "ADDED") == 0)
-        rc = take_lease(h, in(tree, "object"), NULL);
+        rc = take_lease(h, kube_api_in(tree, "object"), NULL);
     cJSON_Delete(tree);
     return rc;
 }
@@ -299,13 +273,10 @@ static int kube_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err 
     struct kube_home *h = begin(base);
     struct buf line = {0};
     for (int rc = 1; h->watched && rc != 0;) {
-        rc = http_client_line(h->http, &line);
+        rc = http_client_line(h->api.http, &line);
         h->watched = rc == 0 || (rc == 1 && take_news(h, &line) == 0);
         if (rc == -403)
-            return err_set(e, -EPERM,
-                           "the Kubernetes API says: this pod cannot watch resource \"leases\" in the namespace "
-                           "'%s': add that rule to the Role of the pods",
-                           h->space);
+            return kube_api_cannot_watch(&h->api, e);
     }
     buf_free(&line);
     if (clock_ms() - h->read_ms >= (h->watched ? CONFIRM_MS : ANEW_MS)) {
@@ -313,7 +284,10 @@ static int kube_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err 
         memcpy(before, h->now.version, sizeof before);
         TRY(read_lease(h, e));
         if (!h->watched || strcmp(before, h->now.version) != 0) /* it lags: what it still has to tell is older */
-            TRY(watch(h, e));
+        {
+            TRY(kube_api_watch(&h->api, h->now.version, e));
+            h->watched = true;
+        }
     }
     *ret = h->now.claim;
     return h->now.claim.epoch[0] != 0;
@@ -324,7 +298,7 @@ static void kube_rest(struct rdzv_home *base)
     struct kube_home *h = (struct kube_home *)base;
     h->watched = false;
     h->read_ms = 0;
-    http_client_stream_end(h->http);
+    http_client_stream_end(h->api.http);
 }
 
 static int kube_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
@@ -378,32 +352,22 @@ static int kube_renew(struct rdzv_home *base, struct rdzv_claim *own, struct err
         free(older);
     }
     own->n = rc == 1 ? next.n : own->n;
+    if (rc == 1)
+        drop_old(h);
     return rc;
 }
 
 /* --- the log */
 
-/* Delete the ConfigMaps of a list, "a,b", but those that `but` names. */
-static void drop_maps(struct kube_home *h, const char *list, const char *but)
-{
-    char path[700];
-    for (const char *p = list; *p; p += strcspn(p, ","), p += *p == ',') {
-        const size_t n = strcspn(p, ",");
-        const char *named = strstr(but, p);
-        if (!named || named[n] != p[n])
-            call(h, "DELETE", map_path(h, p, n, path), false, NULL, NULL);
-    }
-}
-
 /* h->text, in new ConfigMaps. *ret: their names. */
 static int put_maps(struct kube_home *h, struct buf *ret, struct err *e)
 {
-    char name[200], path[700];
+    char name[200], path[KUBE_PATH_MAX];
     for (size_t at = 0; at < h->text.len; at += TEXT_MAX) {
         const size_t n = h->text.len - at < TEXT_MAX ? h->text.len - at : TEXT_MAX;
         char *part = strndup(h->text.data + at, n);
-        snprintf(name, sizeof name, "%s-%s-%" PRIu64 "-%zu", h->name, h->epoch, h->seq, at / TEXT_MAX);
-        struct json_write w = start(h, "v1", "ConfigMap", name);
+        snprintf(name, sizeof name, "%s-%s-%" PRIu64 "-%zu", h->api.name, h->epoch, h->seq, at / TEXT_MAX);
+        struct json_write w = kube_api_object(&h->api, "v1", "ConfigMap", name);
         json_end(&w, '}');
         json_bool(&w, "immutable", true);
         json_begin(&w, "data", '{');
@@ -412,11 +376,12 @@ static int put_maps(struct kube_home *h, struct buf *ret, struct err *e)
         json_end(&w, '}');
         free(part);
         int rc = w.rc < 0 || !part ? err_set(e, -ENOMEM, "no memory for a request") : 0;
-        while (rc == 0 && (rc = call(h, "POST", map_path(h, "", 0, path), true, NULL, e)) == -ETIMEDOUT &&
-               clock_left(h->deadline) > 0)
+        while (rc == 0 &&
+               (rc = kube_api_call(&h->api, "POST", kube_api_map(&h->api, "", 0, path), true, NULL, e)) == -ETIMEDOUT &&
+               clock_left(h->api.deadline) > 0)
             rc = 0; /* if it is there: a conflict, of the same text */
         if (rc < 0 || rc == 404)
-            return rc == 404 ? err_set(e, -EAGAIN, "the Kubernetes API knows no namespace '%s'", h->space) : rc;
+            return rc == 404 ? err_set(e, -EAGAIN, "the Kubernetes API knows no namespace '%s'", h->api.space) : rc;
         if (buf_printf(ret, "%s%s", at ? "," : "", name) < 0)
             return err_set(e, -ENOMEM, "no memory for a rendezvous");
     }
@@ -462,62 +427,34 @@ static int kube_append(struct rdzv_home *base, const struct rdzv_write *w, struc
     return rc == -ENOMEM || rc == -E2BIG ? err_set(e, rc, "no memory for a decision") : rc;
 }
 
-/* Those that a leader has left which was gone before it named them, or deleted them. Of older terms alone: another node
- * may lead by now, whose Lease names what we have not seen. */
-static void sweep(struct kube_home *h)
-{
-    char path[1400], one[700];
-    const cJSON *item;
-    cJSON *tree = NULL;
-    snprintf(path, sizeof path, "%s?labelSelector=crun%%2Flease%%3D%s", map_path(h, "", 0, one), h->name);
-    if (call(h, "GET", path, false, &tree, NULL) != 200)
-        return;
-    cJSON_ArrayForEach(item, in(tree, "items"))
-    {
-        const char *name = json_str_or(in(item, "metadata"), "name", "");
-        const size_t n = strlen(h->name) + 1; /* its epoch stands behind "NAME-" */
-        if (strlen(name) > n && rdzv_epoch_number(name + n) < rdzv_epoch_number(h->epoch))
-            drop_maps(h, name, h->now.older);
-    }
-    cJSON_Delete(tree);
-}
-
 static int kube_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 {
     struct kube_home *h = begin(base);
-    char path[700];
+    char path[KUBE_PATH_MAX];
     TRY(read_lease(h, e));
     buf_clear(&h->text);
     for (const char *p = h->now.older ? h->now.older : ""; *p; p += strcspn(p, ","), p += *p == ',') {
         cJSON *tree = NULL;
         int rc;
-        TRY(rc = call(h, "GET", map_path(h, p, strcspn(p, ","), path), false, &tree, e));
+        TRY(rc = kube_api_call(&h->api, "GET", kube_api_map(&h->api, p, strcspn(p, ","), path), false, &tree, e));
         rc = rc != 200 ? err_set(e, ERR_CORRUPT, "the ConfigMap '%.*s' of a Lease is gone", (int)strcspn(p, ","), p)
-                       : buf_addstr(&h->text, json_str_or(in(tree, "data"), "text", ""));
+                       : buf_addstr(&h->text, json_str_or(kube_api_in(tree, "data"), "text", ""));
         cJSON_Delete(tree);
         TRY(rc);
     }
     if (buf_addstr(&h->text, h->now.log ? h->now.log : "") < 0 || buf_add(ret, h->text.data, h->text.len) < 0)
         return err_set(e, -ENOMEM, "the decision log does not fit in memory");
-    if (is_ours(h, h->epoch))
-        sweep(h);
+    if (!is_ours(h, h->epoch))
+        return 0;
+    sweep(h, h->api.name, false);
+    note_old(h);
     return 0;
 }
 
 static void kube_forget(struct rdzv_home *base) /* unless somebody else has claimed */
 {
     struct kube_home *h = begin(base);
-    struct json_write w = {.out = &h->out};
-    char path[700];
-    if (!h->epoch[0] || strcmp(h->now.claim.epoch, h->epoch) != 0)
-        return;
-    buf_clear(&h->out);
-    json_begin(&w, NULL, '{');
-    json_begin(&w, "preconditions", '{');
-    json_text(&w, "resourceVersion", h->now.version);
-    json_end(&w, '}');
-    json_end(&w, '}');
-    if (w.rc == 0 && call(h, "DELETE", lease_path(h, true, path), true, NULL, NULL) == 200)
+    if (h->epoch[0] && strcmp(h->now.claim.epoch, h->epoch) == 0 && delete_lease(h, h->api.name, h->now.version) == 200)
         drop_maps(h, h->now.older, "");
 }
 
@@ -528,13 +465,11 @@ static void kube_close(struct rdzv_home *base)
     struct kube_home *h = (struct kube_home *)base;
     if (!h)
         return;
-    http_client_close(h->http);
+    kube_api_close(&h->api);
     forget_lease(&h->now);
-    buf_free(&h->out);
-    buf_free(&h->in);
     buf_free(&h->text);
+    buf_free(&h->old);
     rdzv_home_finish_(base);
-    explicit_bzero(h->auth, sizeof h->auth);
     free(h);
 }
 
@@ -552,52 +487,15 @@ static const struct rdzv_home_ops kube_ops = {
     .valid_ms = CLAIM_MS,
 };
 
-static bool is_name(const char *p, size_t n, size_t most)
-{
-    return n > 0 && n <= most && strspn(p, "abcdefghijklmnopqrstuvwxyz0123456789-") >= n && p[0] != '-' &&
-           p[n - 1] != '-';
-}
-
-/* "k8s://[NAMESPACE/]NAME", and where a pod finds its API */
-static int take_url(struct kube_home *h, const char *url, struct err *e)
-{
-    const char *p = url + strlen("k8s://"), *slash = strchr(p, '/'), *name = slash ? slash + 1 : p;
-    const char *host = getenv("KUBERNETES_SERVICE_HOST"), *port = getenv("KUBERNETES_SERVICE_PORT");
-    const char *files = getenv("CRUN_K8S_FILES");
-    if (!is_name(name, strlen(name), WORD_MAX) || (slash && !is_name(p, (size_t)(slash - p), WORD_MAX)))
-        return err_set(e, -EINVAL,
-                       "'%.200s': expected k8s://[NAMESPACE/]NAME, of small letters, digits and '-', at most 63 each",
-                       url);
-    if (!host || !*host || !port || !*port)
-        return err_set(
-            e, -EINVAL,
-            "'%.200s': this is no pod (KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set): expected "
-            "another --rdzv-endpoint outside of Kubernetes",
-            url);
-    snprintf(h->files, sizeof h->files, "%s", files && *files ? files : FILES);
-    snprintf(h->server, sizeof h->server, strchr(host, ':') ? "https://[%.250s]:%.10s" : "https://%.250s:%.10s", host,
-             port);
-    snprintf(h->name, sizeof h->name, "%s", name);
-    if (slash)
-        snprintf(h->space, sizeof h->space, "%.*s", (int)(slash - p), p);
-    const int rc = slash ? 0 : file_read_line(h->space, sizeof h->space, "%s/namespace", h->files);
-    if (rc < 0)
-        return err_errno(e, -rc, "the pod's namespace, %s/namespace (automountServiceAccountToken: false?)", h->files);
-    return 0;
-}
-
 int rdzv_log_kube_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e)
 {
     struct kube_home *h = calloc(1, sizeof *h);
-    char ca[220];
     if (!h)
         return err_set(e, -ENOMEM, "no memory for a rendezvous");
     h->io_ms = o->io_timeout_ms;
     snprintf(h->run, sizeof h->run, "%s", o->run_id);
     int rc = rdzv_home_init_(&h->base, &kube_ops, e);
-    rc = rc ? rc : take_url(h, url, e);
-    snprintf(ca, sizeof ca, "%s/ca.crt", h->files);
-    rc = rc ? rc : http_client_open(&h->http, &(struct http_client_options){ca, NULL, NULL, h->base.cancel_fd}, e);
+    rc = rc ? rc : kube_api_open(&h->api, url, h->base.cancel_fd, e);
     if (rc < 0) {
         kube_close(&h->base);
         return rc;

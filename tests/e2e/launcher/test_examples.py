@@ -96,8 +96,9 @@ def check_pod(spec, program):
     pod = spec["template"]["spec"]
     container, = pod["containers"]
     command = container.get("command", [program]) + container.get("args", [])
-    assert spec["completionMode"] == "Indexed" and f"--nnodes={spec['completions']}" in command
-    assert spec["completions"] == spec["parallelism"] and pod["restartPolicy"] == "Never"
+    if "completions" in spec:  # else Kubeflow says how many
+        assert spec["completionMode"] == "Indexed" and f"--nnodes={spec['completions']}" in command and spec["completions"] == spec["parallelism"]
+    assert pod["restartPolicy"] == "Never"
     rules = spec["podFailurePolicy"]["rules"]
     assert all(rule["onExitCodes"]["containerName"] == container["name"] for rule in rules if "onExitCodes" in rule)
     assert any(c["type"] == "DisruptionTarget" and rule["action"] == "Ignore" for rule in rules for c in rule.get("onPodConditions", []))
@@ -106,7 +107,7 @@ def check_pod(spec, program):
     volumes = {v["name"]: v for v in pod["volumes"]}
     mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
     assert volumes[mounts["/run/crun"]]["secret"]["defaultMode"] == 0o440 and pod["securityContext"]["fsGroup"], "uid 1000 reads it by its group"
-    assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory" and "persistentVolumeClaim" in volumes[mounts["/checkpoints"]]
+    assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory" and all("persistentVolumeClaim" in volumes[m] for p, m in mounts.items() if p == "/checkpoints")
     mine, pods = container["securityContext"], pod["securityContext"]
     assert pods["runAsNonRoot"] and mine["readOnlyRootFilesystem"] and "/tmp" in mounts
     assert pods["seccompProfile"] == {"type": "RuntimeDefault"} and mine["allowPrivilegeEscalation"] is False and mine["capabilities"] == {"drop": ["ALL"]}
@@ -142,3 +143,45 @@ def test_the_jobset_example(clean):
     assert replicated["replicas"] == 1 and jobs["spec"]["network"]["enableDNSHostnames"] and jobs["spec"]["network"]["publishNotReadyAddresses"]
     command = [TRAINER if a == "trainer" else a for a in check_pod(replicated["template"]["spec"], "crun")]
     check_plan(clean, list(map(str, command)), "train-workers-0", "train-workers-0-1", "train-workers-0-0")
+
+
+def check_lease(clean, spec, program, owner, env):
+    """Such pods meet at a Lease, which goes with its owner: (its labels, what they say). -> the first line of crun's plan"""
+    container, = spec["template"]["spec"]["containers"]
+    said = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1", "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443", **env}
+    files = clean.tmp / "account"
+    files.mkdir()
+    for name in ("token", "ca.crt", "namespace"):
+        (files / name).write_text("default")
+    for var in container["env"]:
+        label = re.search(r"metadata\.labels\['(.*)'\]", var.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", ""))
+        said[var["name"]] = owner[0][label[1]] if label else re.sub(r"\$\((\w+)\)", lambda m: said[m[1]], var["value"])
+    assert said["CRUN_K8S_OWNER"] == owner[1]
+    said.update(CRUN_K8S_FILES=str(files), HOME=str(clean.tmp), CRUN_TOKEN_FILE=str(clean.tmp / "none"))
+    command = [re.sub(r"\$\((\w+)\)", lambda m: said[m[1]], a) for a in check_pod(spec, program)]
+    command = ["train.py" if a == "trainer" or a.endswith("train.py") else a for a in command]
+    return plan(clean, command, said)[0]
+
+
+SET = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/jobset-uid": "8a7c"}
+
+
+def test_the_examples_that_meet_at_a_lease(clean):
+    yaml = pytest.importorskip("yaml")
+    job = list(yaml.safe_load_all((EXAMPLES / "kubernetes-lease.yaml").read_text()))[-1]
+    first = check_lease(clean, job["spec"], "/opt/crun/bin/crun", ({"controller-uid": "8a7c"}, "batch/v1,Job,train,8a7c"), {})
+    assert re.fullmatch(r"job train: 8 workers on this node, 2 nodes, rendezvous k8s at k8s://train \(--rdzv-endpoint\)", first)
+
+
+@pytest.mark.parametrize("name", ["jobset-lease", "trainingruntime"])
+def test_the_sets_that_meet_at_a_lease(clean, name):
+    yaml = pytest.importorskip("yaml")
+    last = list(yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text()))[-1]
+    kubeflow = last["kind"] == "TrainingRuntime"
+    spec = last["spec"]["template"]["spec"] if kubeflow else last["spec"]
+    replicated, = spec["replicatedJobs"]
+    if kubeflow:
+        assert replicated["name"] == "node" and replicated["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    env = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "train-node-0-0.train", "PET_MASTER_PORT": "29400"}
+    first = check_lease(clean, replicated["template"]["spec"], "crun", (SET, "jobset.x-k8s.io/v1alpha2,JobSet,train,8a7c"), env if kubeflow else {})
+    assert re.fullmatch(r"job train: 8 workers on this node, 2 nodes, rendezvous k8s at k8s://train \(--rdzv-endpoint\)", first)

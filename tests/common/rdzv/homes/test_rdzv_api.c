@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -261,7 +262,32 @@ static void the_end_of_a_job_clears_its_keys(void **state)
     b->ops->close(b);
 }
 
-#ifndef KUBE
+#ifdef KUBE
+/* Whoever leads deletes what a Lease names no more, and what a leader before has written and never named. */
+static void what_nobody_names_goes(void **state)
+{
+    struct rdzv_home *a = open_at("k8s://space/tidy", "j"), *b = open_at("k8s://space/tidy", "j");
+    struct buf big = large('b', 9000), log = {0};
+    const struct rdzv_write w = {.decision = &big, .epoch = "1-x"};
+    struct rdzv_claim seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    check_log(a, "@reign epoch=1-x\n");
+    assert_int_equal(a->ops->append(a, &w, &e), 1);
+    assert_int_equal(a->ops->append(a, &w, &e), 1);
+    see(b, &seen, "1-x", 0, false);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    assert_int_equal(a->ops->append(a, &w, &e), 0); /* it has written before it knew */
+    assert_int_equal(b->ops->load(b, &log, &e), 0);
+    assert_int_equal(log.len, 17 + 9000 + 9000 + 17);
+    b->ops->forget(b);
+    a->ops->close(a);
+    b->ops->close(b);
+    buf_free(&big);
+    buf_free(&log);
+}
+#else
 static void another_job_is_no_part_of_it(void **state)
 {
     char run[64];
@@ -811,6 +837,143 @@ static void a_missing_rule_is_named_and_asked_for_again(void **state)
     h->ops->close(h);
 }
 
+static void write_token(const char *token)
+{
+    char path[120];
+    snprintf(path, sizeof path, "%s/token", getenv("CRUN_K8S_FILES"));
+    FILE *f = fopen(path, "w");
+    fprintf(f, "%s\n", token);
+    fclose(f);
+}
+
+static int64_t later_ms;
+
+static int64_t later(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return later_ms + t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void a_token_is_read_again_each_minute_and_when_it_is_refused(void **state)
+{
+    struct rdzv_claim own = claim_of("1-x");
+    struct rdzv_home *h = open_job();
+    struct err e;
+    (void)state;
+    api_clock = later;
+    api_kube.token = "secret";
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    write_token("another");
+    assert_int_equal(h->ops->renew(h, &own, &e), 1); /* the first is still good */
+    api_kube.token = "another";
+    const uint64_t before = api_kube.requests;
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    assert_int_equal(api_kube.requests - before, 2);
+    write_token("third");
+    later_ms += 61000;
+    api_kube.token = "third";
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    assert_int_equal(api_kube.requests - before, 3);
+    api_clock = NULL;
+    h->ops->close(h);
+}
+
+/* A Lease as a job has left it. */
+static void leave(const char *name, const char *owner, const char *renewed)
+{
+    struct buf body = {0}, answer = {0};
+    buf_printf(&body,
+               "{\"metadata\":{\"name\":\"%s\",\"labels\":{\"app.kubernetes.io/managed-by\":\"crun\"}%s},"
+               "\"spec\":{\"renewTime\":\"%s\"}}",
+               name, owner, renewed);
+    assert_int_equal(serve(&(struct http_ask){.method = "POST",
+                                              .url = "https://api/namespaces/space/leases",
+                                              .body = body.data,
+                                              .body_n = body.len},
+                           &answer),
+                     201);
+    buf_clear(&body);
+    buf_printf(&body, "{\"metadata\":{\"name\":\"%s-1-a-2-0\",\"labels\":{\"crun/lease\":\"%s\"}}}", name, name);
+    assert_int_equal(serve(&(struct http_ask){.method = "POST",
+                                              .url = "https://api/namespaces/space/configmaps",
+                                              .body = body.data,
+                                              .body_n = body.len},
+                           &answer),
+                     201);
+    buf_free(&body);
+    buf_free(&answer);
+}
+
+static bool is_left(const char *name)
+{
+    char url[200];
+    struct buf answer = {0};
+    snprintf(url, sizeof url, "https://api/namespaces/space/leases/%s", name);
+    const int status = serve(&(struct http_ask){.method = "GET", .url = url}, &answer);
+    buf_free(&answer);
+    return status == 200;
+}
+
+/* One that is renewed is not, whatever its clock says: it changes while the leader waits. */
+static void what_is_an_hour_old_and_has_no_owner_goes_with_the_next_job_that_has_none(void **state)
+{
+    struct rdzv_claim own = claim_of("1-x");
+    struct err e;
+    (void)state;
+    leave("killed", "", "2020-01-01T00:00:00.000000Z");
+    leave("owned", ",\"ownerReferences\":[{\"uid\":\"1\"}]", "2020-01-01T00:00:00.000000Z");
+    leave("new", "", "2999-01-01T00:00:00.000000Z");
+    leave("late", "", "2020-01-01T00:00:00.000000Z");
+    api_clock = later;
+    struct rdzv_home *h = open_job();
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    check_log(h, "@reign epoch=1-x\n");
+    struct buf put = {0}, answer = {0};
+    buf_addstr(&put, "{\"metadata\":{\"name\":\"late\",\"labels\":{\"app.kubernetes.io/managed-by\":\"crun\"}}}");
+    serve(
+        &(struct http_ask){
+            .method = "PUT", .url = "https://api/namespaces/space/leases/late", .body = put.data, .body_n = put.len},
+        &answer);
+    buf_free(&put);
+    buf_free(&answer);
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    assert_true(is_left("killed"));
+    later_ms += 10000;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    assert_true(!is_left("killed") && is_left("owned") && is_left("new") && is_left("late"));
+    assert_int_equal(api_kube_maps(), 3);
+    api_clock = NULL;
+    h->ops->close(h);
+    setenv("CRUN_K8S_OWNER", "batch/v1,Job,train,8a7c", 1);
+    leave("killed", "", "2020-01-01T00:00:00.000000Z");
+    h = open_job();
+    struct rdzv_claim seen;
+    see(h, &seen, "1-x", 4, false);
+    const uint64_t before = api_kube.requests;
+    assert_int_equal(claim(h, &seen, "2-y", &e), 1);
+    check_log(h, "@reign epoch=1-x\n@reign epoch=2-y\n");
+    assert_int_equal(api_kube.requests - before, 3); /* no list of Leases */
+    unsetenv("CRUN_K8S_OWNER");
+    h->ops->close(h);
+}
+
+static void an_owner_has_four_words(void **state)
+{
+    static const char *const bad[] = {"Job", "batch/v1,Job,train", "batch/v1,Job,train,", "batch/v1,,train,8a7c",
+                                      "a,b,c,d,e"};
+    struct rdzv_home *h;
+    struct err e;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        setenv("CRUN_K8S_OWNER", bad[i], 1);
+        assert_int_equal(rdzv_home_open(&h, where(), &(struct rdzv_home_options){.run_id = "j"}, &e), -EINVAL);
+        assert_non_null(strstr(e.text, "expected APIVERSION,KIND,NAME,UID"));
+    }
+    unsetenv("CRUN_K8S_OWNER");
+}
+
 static void the_lease_of_another_job_is_refused(void **state)
 {
     struct rdzv_home *a = open_job(), *b = open_at(where(), "another");
@@ -878,7 +1041,9 @@ int main(void)
         TEST(a_whole_decision_takes_the_place_of_those_before),
         TEST(a_large_decision_goes_in_parts),
         TEST(the_end_of_a_job_clears_its_keys),
-#ifndef KUBE
+#ifdef KUBE
+        TEST(what_nobody_names_goes),
+#else
         TEST(another_job_is_no_part_of_it),
 #endif
 #ifndef REAL
@@ -895,6 +1060,9 @@ int main(void)
         TEST(who_sweeps_late_takes_nothing_from_the_next_leader),
         TEST(a_missing_rule_is_named_and_asked_for_again),
         TEST(the_lease_of_another_job_is_refused),
+        TEST(a_token_is_read_again_each_minute_and_when_it_is_refused),
+        TEST(what_is_an_hour_old_and_has_no_owner_goes_with_the_next_job_that_has_none),
+        TEST(an_owner_has_four_words),
 #else
         TEST(parts_without_the_last_are_not_believed),
         TEST(old_news_change_nothing),
