@@ -82,8 +82,18 @@ MUTANTS = {
     "what_an_instance_goes_on_from_is_in_no_log": (
         "common/rdzv/leader/leader_log.c", "    if (l->former[0])\n", "    if (l->former[0] && !out)\n", ["leader"]),
     "claims_after_half_of_d": (
-        "common/rdzv/client/election.c", "now - x->since >= by_any_clock(x->o.valid_ms);", "now - x->since >= by_any_clock(x->o.valid_ms) / 2;",
+        "common/rdzv/client/election.c", "now - x->since >= by_any_clock(ms);", "now - x->since >= by_any_clock(ms) / 2;",
         ["election"]),
+    "strangers_do_not_wait": (
+        "common/rdzv/client/election.c", "    return !x->view.away_ms ||\n", "    return true || !x->view.away_ms ||\n", ["election"]),
+    "lately_is_ever": (
+        "common/rdzv/client/election.c", "now - x->acked_at < election_lately_ms(&x->o));", "now > 0);", ["election"]),
+    "a_renewal_without_ends_nothing": (
+        "common/rdzv/client/election.c", "    if (x->away_ms > x->own.away_ms) {", "    if (x->away_ms > x->own.away_ms && !x) {", ["election"]),
+    "goes_on_without_whom_it_acknowledged": (
+        "rendezvousd/jobs/jobs_term.c", "now - p->bound_ms >= j->term.valid_ms)", "now - p->bound_ms >= j->term.valid_ms && !p)", ["rendezvousd_jobs"]),
+    "the_lost_are_forgotten": (
+        "rendezvousd/jobs/jobs_term.c", "    if (sent_ms >= j->term.loose_until)", "    if (sent_ms > 0)", ["rendezvousd_jobs"]),
     "an_outage_of_the_home_counts": (
         "common/rdzv/client/election.c", "        x->since = 0;\n        x->has_view = false;\n        return;", "        return;",
         ["election"]),

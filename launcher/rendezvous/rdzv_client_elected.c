@@ -11,6 +11,7 @@
 #include "common/base/dice.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/base/numbers.h"
 #include "common/job/exitcode.h"
 #include "common/net/addr.h"
 #include "common/rdzv/client/election.h"
@@ -160,6 +161,8 @@ static int take_over(struct elected *d, struct keeper_answer *a, struct jobs_led
                                                  .epoch = d->x.own.epoch,
                                                  .identity = d->identity,
                                                  .grace_ms = d->x.grace_ms,
+                                                 .valid_ms = d->x.o.valid_ms,
+                                                 .lately_ms = election_lately_ms(&d->x.o),
                                                  .full_until = clock_ms() + d->x.full_ms,
                                                  .higher = on_higher,
                                                  .arg = d},
@@ -233,7 +236,8 @@ static void dial(struct elected *d)
 
 static void on_seek(void *arg, bool refused)
 {
-    push(arg, (struct election_event){.kind = ELECTION_AWAY, .refused = refused});
+    struct elected *d = arg;
+    push(d, (struct election_event){.kind = ELECTION_AWAY, .refused = refused, .sent = d->tcp->c.lease.acked});
 }
 
 static void on_acked(void *arg)
@@ -371,6 +375,8 @@ static void carry_out(struct elected *d, enum election_effect_kind fx)
             break;
         jobs_hold(d->hosting->jobs, d->x.hold_until);
         jobs_lead_until(d->hosting->jobs, d->x.until);
+        if (d->x.away_ms)
+            jobs_lead_away(d->hosting->jobs, d->x.sent, d->x.away_ms);
         break;
     case ELECTION_RESIGN:
         resign(d);
@@ -471,15 +477,15 @@ static void own_addresses(const struct elected *d, char *out, size_t cap)
     }
 }
 
-/* valid_ms: of a claim in this home */
-static void set_up_election(struct elected *d, int64_t valid_ms)
+static void set_up_election(struct elected *d, const struct rdzv_home_ops *home)
 {
     struct rdzv_claim own = {0};
     own_addresses(d, own.addrs, sizeof own.addrs);
     snprintf(own.node, sizeof own.node, "%s", d->o.node);
     election_init(&d->x, &(struct election_options){.silence_ms = d->o.job.silence_ms,
                                                     .kill_ms = d->o.job.kill_ms,
-                                                    .valid_ms = valid_ms,
+                                                    .valid_ms = home->valid_ms,
+                                                    .away_ms = home->away_ms,
                                                     .nodes = d->o.job.max_nodes,
                                                     .never = d->o.never_leads,
                                                     .seed = dice_seed(),
@@ -498,8 +504,9 @@ static int open_home(struct elected *d, struct err *e)
     const int rc = rdzv_home_open(&home, d->o.endpoint, &o, e);
     if (rc < 0)
         return rc == -EINVAL ? ERR_USAGE : rc; /* the URL */
-    set_up_election(d, home->ops->valid_ms);
-    return keeper_open(&d->keeper, d->loop, home, d->o.job.silence_ms, on_answer, d, e);
+    set_up_election(d, home->ops);
+    const int64_t patience_ms = max_i64(d->o.job.silence_ms, home->ops->away_ms);
+    return keeper_open(&d->keeper, d->loop, home, patience_ms, on_answer, d, e);
 }
 
 static int elected_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)
@@ -520,6 +527,7 @@ static int elected_open(struct rdzv_client **ret, uv_loop_t *loop, const struct 
         finish(d);
         return rc;
     }
+    d->tcp->c.o.valid_ms = d->x.o.valid_ms;
     *ret = &d->tcp->base;
     return 0;
 }

@@ -85,6 +85,7 @@ struct jobs_lead {
     struct rdzv_home *home;                    /* only load and append are called; borrowed until jobs_destroy() */
     const char *run, *node, *epoch, *identity; /* copied */
     int64_t grace_ms;                          /* added to each member's silence and kill, see leader_restore() */
+    int64_t valid_ms, lately_ms;               /* D; election_lately_ms() */
     int64_t full_until; /* if the home had no round and a JOIN names one: decide nothing before this time */
     /* A party named an epoch that is not below ours: nobody is acknowledged from now on. The callback only queues
      * this. */
@@ -99,6 +100,11 @@ struct jobs_led {
  * content of the home cannot be read. */
 int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret, struct err *e);
 void jobs_lead_until(struct jobs *j, int64_t until_ms);
+/* After jobs_lead_until(): the claim that says so was sent at sent_ms, and has this away_ms (rdzv_claim.h). Until
+ * sent_ms + away_ms this leader goes on while each node that it has acknowledged has asked it after an answer that was
+ * sent less than valid_ms ago, or was seen to die. A node that was lost otherwise counts against all claims that are
+ * sent within lately_ms. */
+void jobs_lead_away(struct jobs *j, int64_t sent_ms, int64_t away_ms);
 void jobs_hold(struct jobs *j, int64_t until_ms); /* decide nothing before */
 /* The term is over: write the present durations to the home, if it still accepts them, and nothing afterwards. */
 void jobs_yield(struct jobs *j);

@@ -25,11 +25,12 @@ struct jobs_party {
     int joins;       /* JOINs since joins_since, except those that a round expected */
     uint64_t round;  /* last round that expected a JOIN */
     int64_t joins_since;
-    int seat;                                 /* at a host of a list; -1: not said yet */
-    uint64_t seated;                          /* equal to jobs->seated[seat] while the node uses this party */
-    uint64_t answers;                         /* number of answers to its JOINs and NEXTs */
-    struct seats_sent sent;                   /* the newest answer */
-    int64_t answered_ms;                      /* when its newest JOIN or NEXT was answered; 0: never */
+    int seat;               /* at a host of a list; -1: not said yet */
+    uint64_t seated;        /* equal to jobs->seated[seat] while the node uses this party */
+    uint64_t answers;       /* number of answers to its JOINs and NEXTs */
+    struct seats_sent sent; /* the newest answer */
+    int64_t answered_ms;    /* when its newest JOIN or NEXT was answered; 0: never */
+    int64_t bound_ms;       /* its node asked us after this, and may have been acknowledged; 0: it was not */
     struct jobs_party *tell_prev, *tell_next; /* jobs->tell */
     struct jobs_party *disk_prev, *disk_next; /* job->undurable, oldest record first */
     UT_hash_handle hh;                        /* job->parties, by node */
@@ -80,6 +81,9 @@ struct term {
     struct rdzv_home *home;
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1], epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1];
     int64_t until, full_until, hold_until;
+    int64_t valid_ms, lately_ms;
+    int64_t away_until;  /* it may go on until then, without the home; no later than `until`: it may not */
+    int64_t loose_until; /* a node that was lost may claim: no renewal counts for away_until that was sent before */
     struct rdzv_home nowhere; /* after it */
     void (*higher)(void *arg, const char *epoch);
     void *arg;
@@ -139,6 +143,9 @@ void party_queue_(struct jobs_party *p); /* queue it if it has an open NEXT, and
 void jobs_tell_(struct jobs *j);
 
 /* jobs_term.c */
+void party_bound_(struct jobs_party *p, int64_t when); /* its node asked after `when`, and is acknowledged */
+/* The party ends, or stands for its node no more. dead: this was seen of the node. */
+void party_loose_(struct jobs_party *p, bool dead);
 void jobs_no_term_(struct jobs *j);     /* nobody is led here, or no longer */
 bool jobs_leads_(const struct jobs *j); /* true: it needs no claim, or its claim is confirmed */
 int party_check_term_(const struct jobs_party *p, struct err *e);

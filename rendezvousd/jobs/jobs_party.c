@@ -37,6 +37,7 @@ int jobs_party_open(struct jobs_party **ret, struct jobs *j, const struct jobs_p
 
 void party_unbind_(struct jobs_party *p)
 {
+    party_loose_(p, false);
     if (p->to_tell)
         DL_DELETE2(p->jobs->tell, p, tell_prev, tell_next);
     if (p->waits_disk)
@@ -102,6 +103,7 @@ void jobs_party_close(struct jobs_party *p, enum jobs_end how)
     struct job *job = p->job;
     char node[RDZV_ID_MAX + 1];
     memcpy(node, p->node, sizeof node);
+    party_loose_(p, how == JOBS_GONE);
     party_unbind_(p);
     free(p);
     if (!job)

@@ -31,7 +31,12 @@ int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret
 {
     struct term *t = &j->term;
     struct job *job;
-    *t = (struct term){.home = lead->home, .full_until = lead->full_until, .higher = lead->higher, .arg = lead->arg};
+    *t = (struct term){.home = lead->home,
+                       .valid_ms = lead->valid_ms,
+                       .lately_ms = lead->lately_ms,
+                       .full_until = lead->full_until,
+                       .higher = lead->higher,
+                       .arg = lead->arg};
     snprintf(t->run, sizeof t->run, "%s", lead->run);
     snprintf(t->node, sizeof t->node, "%s", lead->node);
     snprintf(t->epoch, sizeof t->epoch, "%s", lead->epoch);
@@ -57,15 +62,51 @@ int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret
 
 void jobs_lead_until(struct jobs *j, int64_t until_ms)
 {
-    const bool lapsed = j->o.now() >= j->term.until;
+    const bool lapsed = !jobs_leads_(j);
     struct job *job;
-    j->term.until = until_ms;
+    j->term.until = j->term.away_until = until_ms;
     if (!lapsed)
         return;
     DL_FOREACH (j->all, job) /* news that had to wait */
         for (struct jobs_party *p = job->parties; p; p = p->hh.next)
             party_queue_(p);
     jobs_tell_(j);
+}
+
+/* --- without the home */
+
+void jobs_lead_away(struct jobs *j, int64_t sent_ms, int64_t away_ms)
+{
+    if (sent_ms >= j->term.loose_until)
+        j->term.away_until = sent_ms + away_ms;
+}
+
+void party_bound_(struct jobs_party *p, int64_t when)
+{
+    p->bound_ms = when > p->bound_ms ? when : p->bound_ms;
+}
+
+/* A node that is dead has asked nothing of the home since it followed us, if it did so lately. */
+void party_loose_(struct jobs_party *p, bool dead)
+{
+    struct term *t = &p->jobs->term;
+    const int64_t now = p->jobs->o.now();
+    const bool counts = p->bound_ms > 0 && !(dead && now - p->bound_ms < t->valid_ms);
+    p->bound_ms = 0;
+    if (!t->home || !counts)
+        return;
+    t->loose_until = now + t->lately_ms + (t->lately_ms + 99) / 100;
+    t->away_until = t->until;
+}
+
+static bool are_all_bound(const struct jobs *j, int64_t now)
+{
+    const struct job *job;
+    DL_FOREACH (j->all, job)
+        for (const struct jobs_party *p = job->parties; p; p = p->hh.next)
+            if (p->bound_ms > 0 && now - p->bound_ms >= j->term.valid_ms)
+                return false;
+    return true;
 }
 
 void jobs_hold(struct jobs *j, int64_t until_ms)
@@ -80,7 +121,7 @@ void jobs_hold(struct jobs *j, int64_t until_ms)
 
 void jobs_no_term_(struct jobs *j)
 {
-    j->term.until = 0;
+    j->term.until = j->term.away_until = 0;
     rdzv_memory_init(&j->term.nowhere);
     j->term.home = &j->term.nowhere;
 }
@@ -90,7 +131,7 @@ void jobs_yield(struct jobs *j)
     struct job *job;
     if (!j->term.home)
         return;
-    j->term.until = 0;
+    j->term.until = j->term.away_until = 0;
     DL_FOREACH (j->all, job)
         job_close_home_(job, false);
     jobs_no_term_(j);
@@ -130,7 +171,9 @@ bool jobs_all_know(const struct jobs *j)
 
 bool jobs_leads_(const struct jobs *j)
 {
-    return (!j->term.home && !j->o.shared) || j->o.now() < j->term.until;
+    const struct term *t = &j->term;
+    const int64_t now = j->o.now();
+    return (!t->home && !j->o.shared) || now < t->until || (now < t->away_until && are_all_bound(j, now));
 }
 
 int jobs_may_answer(struct jobs *j, struct err *e)
@@ -174,7 +217,7 @@ int jobs_term(struct jobs_party *p, const char *run, const char *epoch, const ch
     if (!t->home || strcmp(t->run, run) != 0)
         return err_set(e, -ESTALE, "nobody leads job '%s' here", run);
     if (rdzv_epoch_is_foreign(seen, t->epoch)) {
-        t->until = 0;
+        t->until = t->away_until = 0;
         t->higher(t->arg, seen);
         return err_set(e, -ESTALE, "this node leads under epoch %s, and must claim anew above %s", t->epoch, seen);
     }

@@ -218,6 +218,7 @@ static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev
     if (rc == 0 && m) {
         p->answered_ms = job->jobs->o.now();
         job_confirmed_(job, m, p->answered_ms);
+        party_bound_(p, p->answered_ms);
     }
     return rc;
 }
@@ -304,6 +305,7 @@ static int next_of(struct jobs_party *p, const char *run, const char *node, uint
         return err_set(e, ERR_REFUSED, "node '%s' of run '%s' has no part in it any more (%s)", node, run,
                        rdzv_state_name(rdzv_state(leader_machine(job->reign.leader))));
     job_confirmed_(job, m, p->answered_ms);
+    party_bound_(p, p->answered_ms ? p->answered_ms : job->jobs->o.now());
     p->asks = true;
     p->from = from;
     party_queue_(p);
@@ -342,6 +344,8 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
     if (!leader_is_over(job->reign.leader))
         TRY(heard(p, e));
     int rc = job_step_(job, &(struct leader_event){.kind = LEADER_ASK, .ask = ev}, e);
+    if (p->bound_ms == 0)
+        party_bound_(p, p->jobs->o.now());
     jobs_tell_(p->jobs);
     return rc;
 }

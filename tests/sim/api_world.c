@@ -254,9 +254,9 @@ void elect_keep_(struct world *w, struct node *n)
     makecontext(&k->context, (void (*)(void))live, 1, (unsigned)n->index);
 }
 
-int64_t elect_valid_ms_(const struct node *n)
+const struct rdzv_home_ops *elect_home_(const struct node *n)
 {
-    return keepers[n->index].home->ops->valid_ms;
+    return keepers[n->index].home->ops;
 }
 
 void elect_keeper_(struct world *w, const struct message *m)

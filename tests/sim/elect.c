@@ -122,6 +122,8 @@ static void on_loaded(struct world *w, struct node *n, char *log)
                                            .epoch = n->x.own.epoch,
                                            .identity = n->identity,
                                            .grace_ms = n->x.grace_ms,
+                                           .valid_ms = n->x.o.valid_ms,
+                                           .lately_ms = election_lately_ms(&n->x.o),
                                            .full_until = clock_of(n) + n->x.full_ms,
                                            .higher = on_higher,
                                            .arg = n},
@@ -174,6 +176,8 @@ static void carry_out_election(struct world *w, struct node *n, enum election_ef
         if (!is_daemon(w, n))
             jobs_hold(n->jobs, n->x.hold_until);
         jobs_lead_until(n->jobs, n->x.until);
+        if (n->x.away_ms)
+            jobs_lead_away(n->jobs, n->x.sent, n->x.away_ms);
         break;
     case ELECTION_RESIGN:
         note(w, n, "resigns");
@@ -449,7 +453,8 @@ static void born(struct world *w, struct node *n)
         elect_keep_(w, n);
     election_init(&n->x, &(struct election_options){.silence_ms = w->config.silence_ms,
                                                     .kill_ms = KILL_MS,
-                                                    .valid_ms = elect_is_api_(w) ? elect_valid_ms_(n) : 0,
+                                                    .valid_ms = elect_is_api_(w) ? elect_home_(n)->valid_ms : 0,
+                                                    .away_ms = elect_is_api_(w) ? elect_home_(n)->away_ms * 2 / 5 : 0,
                                                     .nodes = w->nodes,
                                                     .never = n->index >= live_from && live_from > 0,
                                                     .seed = draw(w),
@@ -459,7 +464,7 @@ static void born(struct world *w, struct node *n)
 
 static void away(struct world *w, struct node *n, bool refused)
 {
-    elect_push_(w, n, (struct election_event){.kind = ELECTION_AWAY, .refused = refused});
+    elect_push_(w, n, (struct election_event){.kind = ELECTION_AWAY, .refused = refused, .sent = n->c.lease.acked});
 }
 
 static void acked(struct world *w, struct node *n)

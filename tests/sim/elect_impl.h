@@ -47,7 +47,7 @@ struct shared {     /* a world and its home */
 struct keeper; /* of one node */
 bool elect_is_api_(const struct world *w);
 void elect_keep_(struct world *w, struct node *n);             /* a node is born: a fresh handle */
-int64_t elect_valid_ms_(const struct node *n);                 /* D of its claims */
+const struct rdzv_home_ops *elect_home_(const struct node *n);
 void elect_keeper_(struct world *w, const struct message *m);  /* M_KEEPER */
 void elect_request_(struct world *w, const struct message *m); /* M_HOME: a request arrives */
 void elect_end_(struct world *w);

@@ -44,13 +44,17 @@ MUTANTS = {
     "blank_host_knows_everything": {"rdzv.c": [("latest(s->now + call_ms, s->r->blank_until);", "latest(s->now + call_ms, 0);")]},
     # who leads, and whom a leader acknowledges until when; more of it in tests/mutants.py
     "acknowledges_without_its_claim": {"jobs_term.c": [("    if (!jobs_leads_(j))", "    if (!jobs_leads_(j) && !j->term.until)")]},
-    "claims_after_an_eighth_of_d": {"election.c": [("now - x->since >= by_any_clock(x->o.valid_ms);", "now - x->since >= by_any_clock(x->o.valid_ms) / 8;")]},
-    "standby_claim_not_looked_at": {"jobs_term.c": [("return (!j->term.home && !j->o.shared) || j->o.now() < j->term.until;", "return (!j->term.home && !j->o.shared) || j->term.until;")]},
+    "claims_after_an_eighth_of_d": {"election.c": [("now - x->since >= by_any_clock(ms);", "now - x->since >= by_any_clock(ms) / 8;")]},
+    "standby_claim_not_looked_at": {"jobs_term.c": [("|| now < t->until || (", "|| t->until || (")]},
     "standby_owes_nothing": {"jobs_log.c": [("job_clock_, job->jobs->taken.grace_ms, e)", "job_clock_, -4000, e)")]},
     "standby_told_before_it_stands": {"state_shared.c": [("    base->asked = s->asked;\n", "    base->asked = base->stands = s->asked;\n")]},
     "forgotten_nodes_are_heard": {"jobs_term.c": [("m->known && m->connected &&", "m->connected &&")]},
     "acknowledges_after_its_release": {"election.c": [("static void release(struct election *x, int64_t now)\n{\n    resign(x);", "static void release(struct election *x, int64_t now)\n{")]},
     "claims_above_without_a_hold": {"election.c": [("ev->hold || x->above ||", "ev->hold ||")]},
+    # a leader that goes on without its home
+    "strangers_wait_for_d_alone": {"election.c": [("    return !x->view.away_ms ||\n", "    return true || !x->view.away_ms ||\n")]},
+    "goes_on_whoever_is_bound": {"jobs_term.c": [("now - p->bound_ms >= j->term.valid_ms)", "now - p->bound_ms >= j->term.valid_ms && !p)")]},
+    "the_lost_are_forgotten": {"jobs_term.c": [("    if (!t->home || !counts)", "    if (now > 0 || !counts)")]},
     # an etcd as home
     "claims_what_was_renewed": {"rdzv_log_etcd.c": [("    if (!rdzv_claim_is(seen, &h->seen))", "    if (!seen)")]},
     "parts_are_believed": {"rdzv_log_etcd.c": [("    if (k < 0)\n        return 0;", "    if (k < 0) {\n        buf_add(r->out, r->parts.data + before, r->parts.len - before);\n        return 0;\n    }")]},

@@ -301,12 +301,18 @@ void client_turn_away_(struct client *c, const char *why, int64_t now)
     seek(c, false);
 }
 
+/* If the leader that is dialled is dead, another one leads by then. */
+static int64_t another_leads_ms(const struct client *c)
+{
+    return 3 * (c->o.valid_ms > 0 ? c->o.valid_ms : ELECTION_D_MS);
+}
+
 /* An elected leader closes its port and its connections when it lets go, and one that died has none: another claim
  * follows, so this is trouble only if it lasts. */
 static void cannot_reach(struct client *c, const char *why, int64_t now)
 {
     c->away = c->away ? c->away : now;
-    if (!c->o.elected || c->o.listed || now - c->away >= 3 * ELECTION_D_MS)
+    if (!c->o.elected || c->o.listed || now - c->away >= another_leads_ms(c))
         out_of_reach(c, why, now);
 }
 
@@ -347,7 +353,7 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
 }
 
 /* The leader's address cannot be used. If the leader died, the address may belong to somebody else by now, and
- * another node claims after ELECTION_D_MS; if it lives, it denies this node on every try. */
+ * another node claims after D; if it lives, it denies this node on every try. */
 bool client_is_denied_(struct client *c, int64_t now)
 {
     if (!c->o.elected || c->o.listed)
@@ -356,7 +362,7 @@ bool client_is_denied_(struct client *c, int64_t now)
         snprintf(c->denied, sizeof c->denied, "%s", c->epoch);
         c->denied_since = now;
     }
-    return now - c->denied_since >= 3 * ELECTION_D_MS;
+    return now - c->denied_since >= another_leads_ms(c);
 }
 
 static void on_lost(struct client *c, const struct client_event *ev, int64_t now)

@@ -88,8 +88,9 @@ struct client_options { /* strings are borrowed */
     const char *endpoint; /* the rendezvous as the user named it, for people */
     /* appended to the message that a secret was refused: what the user can do; NULL: nothing */
     const char *secret_help;
-    bool elected; /* its address comes by CLIENT_ADDRESS */
-    bool listed;  /* the rendezvous is a list of hosts; elected is set, too */
+    bool elected;     /* its address comes by CLIENT_ADDRESS */
+    int64_t valid_ms; /* elected: D of its claims; 0: ELECTION_D_MS */
+    bool listed;      /* the rendezvous is a list of hosts; elected is set, too */
     bool shows_progress;
     unsigned seed; /* of the pauses' jitter */
 };

@@ -39,6 +39,11 @@ int64_t election_fence_ms(const struct election_options *o, int64_t before_ms)
     return by_any_clock(before_ms + o->silence_ms + o->kill_ms);
 }
 
+int64_t election_lately_ms(const struct election_options *o)
+{
+    return 2 * o->silence_ms + 3 * o->valid_ms;
+}
+
 static int64_t longest(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -76,12 +81,19 @@ static void look(struct election *x)
     add(x, ELECTION_LOOK);
 }
 
-static void start_looking(struct election *x)
+static void start_looking_at(struct election *x, int64_t when, int64_t now)
 {
     x->state = ELECTION_LOOKING;
     x->since = x->claim_at = 0;
     x->has_view = false;
-    look(x);
+    x->next_look = when;
+    if (when <= now)
+        look(x);
+}
+
+static void start_looking(struct election *x, int64_t now)
+{
+    start_looking_at(x, now, now);
 }
 
 static void note_epoch(struct election *x, const char *epoch)
@@ -95,14 +107,22 @@ static bool is_own(const struct election *x)
     return x->own.epoch[0] && strcmp(x->view.epoch, x->own.epoch) == 0;
 }
 
+/* Must its leader take this node for gone before it goes on without the home? */
+static bool counts_there(const struct election *x, int64_t now)
+{
+    return !x->view.away_ms || (strcmp(x->acked, x->view.epoch) == 0 && now - x->acked_at < election_lately_ms(&x->o));
+}
+
 static bool stood_still(const struct election *x, int64_t now)
 {
-    return x->since > 0 && now - x->since >= by_any_clock(x->o.valid_ms);
+    const int64_t ms = counts_there(x, now) ? x->o.valid_ms : x->view.away_ms;
+    return x->since > 0 && now - x->since >= by_any_clock(ms);
 }
 
 static bool may_claim(const struct election *x, int64_t now)
 {
-    return !x->view.epoch[0] || x->view.released || is_own(x) || stood_still(x, now) || x->refused;
+    return !x->view.epoch[0] || x->view.released || is_own(x) || stood_still(x, now) ||
+           (x->refused && counts_there(x, now));
 }
 
 /* How long this node waits before it claims: group ranks in turn, then all other nodes. Before the first round no
@@ -142,6 +162,7 @@ static void claim(struct election *x, int64_t now)
     x->own.released = false;
     x->own.hold_ms = 0;
     x->own.held = false;
+    x->own.away_ms = 0;
     x->state = ELECTION_CLAIMING;
     x->next_look = NEVER;
     add(x, ELECTION_CLAIM);
@@ -181,6 +202,7 @@ static void begin_term(struct election *x, int64_t sent, int64_t now)
     x->until = sent + x->o.valid_ms;
     x->owed_until = now + x->grace_ms + election_fence_ms(&x->o, 0);
     x->few_since = 0;
+    x->enough = false;
     x->state = ELECTION_LOADING;
     add(x, ELECTION_LOAD);
 }
@@ -211,15 +233,21 @@ static void on_seen(struct election *x, const struct election_event *ev, int64_t
 
 /* --- leading */
 
+/* A claim without away_ms may stand from the sending on, whatever is confirmed. */
 static void renew(struct election *x)
 {
     x->next_renewal = NEVER;
+    x->own.away_ms = x->enough ? x->o.away_ms : 0;
+    if (x->away_ms > x->own.away_ms) {
+        x->away_ms = x->own.away_ms;
+        add(x, ELECTION_UNTIL);
+    }
     add(x, ELECTION_RENEW);
 }
 
 static void resign(struct election *x)
 {
-    x->until = 0;
+    x->until = x->away_ms = 0;
     x->next_renewal = NEVER;
     x->dialled[0] = 0;
     add(x, ELECTION_UNTIL);
@@ -244,7 +272,7 @@ static void on_claimed(struct election *x, const struct election_event *ev, int6
         return;
     }
     x->not_before = ev->rc < 0 ? now + PAUSE_MS : 0;
-    start_looking(x); /* this look will show whether the claim succeeded after all */
+    start_looking(x, now); /* this look will show whether the claim succeeded after all */
 }
 
 static void on_loaded(struct election *x, const struct election_event *ev, int64_t now)
@@ -279,7 +307,7 @@ static void on_renewed(struct election *x, const struct election_event *ev, int6
         return;
     if (ev->rc == 0) {
         resign(x);
-        start_looking(x);
+        start_looking(x, now);
         return;
     }
     x->next_renewal = ev->rc > 0 ? ev->sent + x->o.valid_ms / RENEWALS : now + AGAIN_MS;
@@ -287,6 +315,8 @@ static void on_renewed(struct election *x, const struct election_event *ev, int6
         x->own.n = ev->claim->n;
         x->view = x->own;
         x->until = ev->sent + x->o.valid_ms;
+        x->sent = ev->sent;
+        x->away_ms = x->own.away_ms;
         add(x, ELECTION_UNTIL);
     }
 }
@@ -305,6 +335,7 @@ static void on_higher(struct election *x, const struct election_event *ev, int64
 
 static void on_heard(struct election *x, const struct election_event *ev, int64_t now)
 {
+    x->enough = ev->enough;
     if (x->state != ELECTION_LEADING || ev->enough || now < x->few_from ||
         now >= x->until) { /* nodes leave a leader that does not acknowledge */
         x->few_since = 0;
@@ -333,9 +364,10 @@ static void on_acked(struct election *x)
 static void on_away(struct election *x, const struct election_event *ev, int64_t now)
 {
     if (x->state == ELECTION_FOLLOWING)
-        start_looking(x);
+        start_looking_at(x, now + chance(x, x->o.nodes / 5), now); /* all of them have lost it: not all at once */
     if (x->state != ELECTION_LOOKING)
         return;
+    x->acked_at = ev->sent;
     x->refused = ev->refused && x->acked[0] && strcmp(x->acked, x->dialled) == 0;
     go_on_looking(x, now);
 }
@@ -376,7 +408,7 @@ void election_step(struct election *x, const struct election_event *ev, int64_t 
     switch (ev->kind) {
     case ELECTION_BEGIN:
         if (x->state == ELECTION_IDLE)
-            start_looking(x);
+            start_looking(x, now);
         break;
     case ELECTION_SEEN:
         on_seen(x, ev, now);
@@ -401,7 +433,7 @@ void election_step(struct election *x, const struct election_event *ev, int64_t 
         if (x->state == ELECTION_RELEASING && x->o.never)
             x->state = ELECTION_IDLE;
         else if (x->state == ELECTION_RELEASING)
-            start_looking(x);
+            start_looking(x, now);
         break;
     case ELECTION_ACKED:
         on_acked(x);

@@ -10,9 +10,13 @@
  * When a node claims (docs/design/decisions/0038-members-dial-their-leader.md says why that is safe):
  *   - nobody ever did, or the leader has released its claim: at once;
  *   - the claim was seen unchanged for D while the home answered. That counts from the receipt of the first answer that
- *     showed it to the sending of the new claim; a time in which the home did not answer counts nothing;
- *   - the leader's address refuses this node, which that leader has acknowledged in this epoch;
+ *     showed it to the sending of the new claim; a time in which the home did not answer counts nothing. For the claim's
+ *     away_ms in place of D where its leader has not acknowledged this node in this epoch, and lately;
+ *   - the leader's address refuses this node, which that leader has acknowledged in this epoch, and lately;
  *   - it is its own, but nobody is served under it any more.
+ * A leader that does not reach its home goes on after D, until away_ms after the sending of the last renewal that was
+ * confirmed, while all whom it has acknowledged are bound (rendezvousd/jobs/jobs_term.c): they asked it after what it
+ * sent less than D ago, so none of them claims yet, and all others wait longer.
  * Nodes claim in turn, by their group rank; whoever has released a claim comes last.
  * What a new leader owes: nobody is given up before `grace_ms` and the silence and the kill that each member has in any
  * case; where decisions may be lost, nothing at all is decided before `hold_ms` after the claim. */
@@ -46,6 +50,7 @@ const char *election_state_name(enum election_state s);
 struct election_options {
     int64_t silence_ms, kill_ms;
     int64_t valid_ms;             /* D; 0: ELECTION_D_MS */
+    int64_t away_ms;              /* of our claims while MIN nodes are heard; 0: none */
     int nodes;                    /* number of nodes of the job, roughly: with more nodes each looks less often */
     bool never;                   /* this node may not lead */
     uint64_t seed;                /* for its epochs and random delays */
@@ -76,7 +81,7 @@ struct election_event {
     enum election_event_kind kind;
     int rc;
     const struct rdzv_claim *claim;
-    int64_t sent; /* when the call was made */
+    int64_t sent; /* when the call was made; AWAY: the newest request that the leader acknowledged */
     int64_t hold_ms;
     bool refused, enough, hold;
     int rank;
@@ -90,7 +95,7 @@ enum election_effect_kind {
     ELECTION_RENEW,   /* x->own */
     ELECTION_RELEASE, /* write x->own with its release */
     ELECTION_DIAL,    /* dial the leader in x->view; greet with its epoch, and with x->highest */
-    ELECTION_UNTIL,   /* lead no later than x->until */
+    ELECTION_UNTIL,   /* lead no later than x->until; with x->away_ms as jobs_lead_away() says */
     ELECTION_RESIGN,  /* serve nobody any more */
 };
 
@@ -107,6 +112,7 @@ struct election {
     char highest[RDZV_EPOCH_MAX + 1]; /* highest epoch that this node has seen or been told of; "": none */
     char dialled[RDZV_EPOCH_MAX + 1]; /* "": none */
     char acked[RDZV_EPOCH_MAX + 1];   /* newest epoch whose leader has acknowledged this node */
+    int64_t acked_at;                 /* its newest request that was, as of the last AWAY */
     bool was_member;                  /* this node had seen an epoch before the present claim */
     bool above;                       /* our claim must be above an epoch whose leader may still acknowledge nodes */
     int64_t full_ms;                  /* D, silence and kill */
@@ -120,6 +126,8 @@ struct election {
     int64_t not_before;               /* no claim is made before */
     int64_t next_look, next_renewal;
     int64_t until;                /* until then we may acknowledge; 0: we do not lead */
+    int64_t sent, away_ms;        /* the newest renewal that was confirmed: when it was sent, its away_ms */
+    bool enough;                  /* MIN nodes were heard at the newest renewal */
     int64_t grace_ms, hold_until; /* hold_until: nothing is decided before; 0: no hold */
     int64_t handed_ms;            /* part of hold_until that we took over from the release that our claim replaced */
     int64_t owed_until;           /* until then nobody may be given up; a release hands this on */
@@ -133,6 +141,9 @@ void election_init(struct election *x, const struct election_options *o);
 /* Apply one event. Afterwards x->fx holds the effects, in order. */
 void election_step(struct election *x, const struct election_event *ev, int64_t now);
 int64_t election_deadline(const struct election *x); /* of the next ELECTION_TICK; INT64_MAX: never */
+
+/* How long after a request that its leader acknowledged a node need not wait for away_ms. */
+int64_t election_lately_ms(const struct election_options *o);
 
 /* silence_ms + kill_ms, plus before_ms ahead of them, plus one hundredth for clocks that differ. */
 int64_t election_fence_ms(const struct election_options *o, int64_t before_ms);

@@ -14,6 +14,7 @@ static const struct rdzv_field fields[] = {
     RDZV_NUMBER(RDZV_ALL, struct rdzv_claim, "hold", hold_ms, 0, INT64_MAX, 0),
     RDZV_NUMBER(RDZV_ALL, struct rdzv_claim, "released", released, 0, 1, 0),
     RDZV_NUMBER(RDZV_ALL, struct rdzv_claim, "held", held, 0, 1, 0),
+    RDZV_NUMBER(RDZV_ALL, struct rdzv_claim, "away", away_ms, 0, 3600000, 0),
     RDZV_NUMBER(RDZV_ALL, struct rdzv_claim, "port", port, 0, 65535, 0),
     RDZV_TEXT(RDZV_ALL, struct rdzv_claim, "addrs", addrs),
     RDZV_TEXT(RDZV_ALL, struct rdzv_claim, "node", node),

@@ -80,6 +80,9 @@ struct rdzv_home_ops {
     /* Nobody looks any more, for now: what is kept open for it goes. NULL: nothing is. */
     void (*rest)(struct rdzv_home *h);
     int64_t valid_ms; /* D of a claim here; 0: ELECTION_D_MS */
+    /* For so long a leader may go on without the home (rdzv_claim.h). Only where nothing that was written is ever lost.
+     * 0: not at all. */
+    int64_t away_ms;
 };
 
 struct rdzv_home {

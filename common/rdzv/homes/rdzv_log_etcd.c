@@ -37,6 +37,7 @@ enum {
     ANEW_MS = 250,     /* so is what cannot be watched */
     PART = ETCD_PART,
     CLAIM_MS = 3000, /* a claim's D: an etcd that loses its leader takes no write for 1 to 3 s */
+    AWAY_MS = 20000, /* an etcd that is started again, one that lost its majority for a while */
     AGAIN = 2,
 };
 
@@ -459,6 +460,7 @@ static const struct rdzv_home_ops etcd_ops = {
     .renew = etcd_renew,
     .rest = etcd_rest,
     .valid_ms = CLAIM_MS,
+    .away_ms = AWAY_MS,
 };
 
 int rdzv_log_etcd_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e)

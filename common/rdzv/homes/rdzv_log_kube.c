@@ -38,6 +38,7 @@ enum {
     TIME_MAX = 40,
     OLD_S = 3600,
     STILL_MS = 10000,
+    AWAY_MS = 20000, /* an API server that is started again */
 };
 
 struct lease {        /* as last read, watched or put */
@@ -485,6 +486,7 @@ static const struct rdzv_home_ops kube_ops = {
     .renew = kube_renew,
     .rest = kube_rest,
     .valid_ms = CLAIM_MS,
+    .away_ms = AWAY_MS,
 };
 
 int rdzv_log_kube_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e)

@@ -1353,6 +1353,115 @@ static void who_dials_an_elected_leader_names_its_epoch_and_hears_its_instance(v
     jobs_destroy(j);
 }
 
+/* --- without the home */
+
+enum { D_MS = 3000, AWAY_MS = 20000, LATELY_MS = 12000 };
+
+struct apart {
+    struct jobs *j;
+    struct rdzv_home home;
+    struct agent a, b;
+};
+
+static void renewed(struct apart *x)
+{
+    jobs_lead_until(x->j, rig_now + D_MS);
+    jobs_lead_away(x->j, rig_now, AWAY_MS);
+}
+
+static void joins(struct apart *x, struct agent *a, const char *node)
+{
+    static const char epoch[] = "2-0000000000000002";
+    const struct rdzv_config c = rig_config(1, 2);
+    struct err e;
+    rig_open(x->j, a, "j", node, "10.0.0.2");
+    assert_int_equal(jobs_term(a->party, "j", epoch, "", 0, &e), 0);
+    assert_int_equal(rig_join(a, &c, 0), 0);
+    assert_int_equal(rig_next(a), 0);
+}
+
+static void lead_two(struct apart *x)
+{
+    struct jobs_led led;
+    struct err e;
+    *x = (struct apart){.j = rig_jobs(&(struct jobs_options){.embedded = true, .elected = true})};
+    rdzv_memory_init(&x->home);
+    const struct jobs_lead lead = {.home = &x->home,
+                                   .run = "j",
+                                   .node = "node0",
+                                   .epoch = "2-0000000000000002",
+                                   .identity = "home",
+                                   .valid_ms = D_MS,
+                                   .lately_ms = LATELY_MS,
+                                   .full_until = rig_now};
+    assert_int_equal(jobs_lead(x->j, &lead, &led, &e), 0);
+    renewed(x);
+    joins(x, &x->a, "node0");
+    joins(x, &x->b, "node1");
+}
+
+/* Who is named asks each second. For how long are they answered? */
+static int64_t answers_for(struct apart *x, struct agent *a, struct agent *b)
+{
+    const int64_t t = rig_now;
+    struct err e;
+    for (; rig_now - t < 60000 && jobs_may_answer(x->j, &e) == 0; rig_pass(x->j, 1000))
+        for (int i = 0; i < 2; i++) {
+            struct agent *one = i ? b : a;
+            if (!one)
+                continue;
+            jobs_next_cancel(one->party);
+            assert_int_equal(rig_next(one), 0);
+        }
+    return rig_now - t;
+}
+
+static void end_apart(struct apart *x)
+{
+    struct agent *both[] = {&x->a, &x->b};
+    for (int i = 0; i < 2; i++)
+        if (both[i]->party)
+            rig_close(both[i], JOBS_SILENT);
+    jobs_yield(x->j);
+    jobs_destroy(x->j);
+}
+
+static void without_its_home_a_leader_goes_on_while_all_that_it_acknowledged_ask_it(void **state)
+{
+    struct apart x;
+    (void)state;
+    lead_two(&x);
+    assert_int_equal(answers_for(&x, &x.a, &x.b), AWAY_MS);
+    renewed(&x);
+    assert_int_equal(answers_for(&x, &x.a, &x.b), AWAY_MS); /* anew */
+    end_apart(&x);
+    lead_two(&x);
+    rig_pass(x.j, 1000);
+    assert_int_equal(answers_for(&x, &x.a, NULL), 2000); /* the other may claim */
+    end_apart(&x);
+}
+
+static void a_node_that_was_lost_ends_that_and_one_that_was_seen_to_die_does_not(void **state)
+{
+    struct apart x;
+    (void)state;
+    lead_two(&x);
+    rig_close(&x.b, JOBS_GONE);
+    assert_int_equal(answers_for(&x, &x.a, NULL), AWAY_MS);
+    end_apart(&x);
+    lead_two(&x);
+    rig_close(&x.b, JOBS_SILENT);
+    assert_int_equal(answers_for(&x, &x.a, NULL), D_MS);
+    for (int i = 0; i < 3; i++) { /* it may have looked, and its claim is on the way */
+        renewed(&x);
+        assert_int_equal(answers_for(&x, &x.a, NULL), D_MS);
+    }
+    rig_pass(x.j, 120); /* clocks differ */
+    renewed(&x);
+    assert_int_equal(answers_for(&x, &x.a, NULL), AWAY_MS); /* that would fail now */
+    end_apart(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1404,6 +1513,8 @@ int main(void)
         cmocka_unit_test(a_status_lists_so_many_nodes_and_counts_all),
         cmocka_unit_test(the_progress_line_names_who_is_missing),
         cmocka_unit_test(nobody_joins_before_an_elected_leader_leads),
+        cmocka_unit_test(without_its_home_a_leader_goes_on_while_all_that_it_acknowledged_ask_it),
+        cmocka_unit_test(a_node_that_was_lost_ends_that_and_one_that_was_seen_to_die_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,13 +13,14 @@
 enum { SILENCE = 3000, KILL = 1000, FENCE = 4040, FULL = 5555, D_AND_MORE = 1515 };
 
 static struct election x;
-static int64_t now;
+static int64_t now, away_ms; /* away_ms: of claims that are seen */
 
 static int start(void **state)
 {
     const struct rdzv_claim own = {.port = 1, .addrs = "10.0.0.1", .node = "me"};
     (void)state;
     now = 1000000;
+    away_ms = 0;
     election_init(&x, &(struct election_options){.silence_ms = SILENCE, .kill_ms = KILL, .nodes = 4, .own = &own});
     return 0;
 }
@@ -39,7 +40,7 @@ static bool did(enum election_effect_kind kind)
 
 static struct rdzv_claim claim(const char *epoch, uint64_t n)
 {
-    struct rdzv_claim c = {.n = n, .port = 7, .addrs = "10.0.0.7", .node = "other"};
+    struct rdzv_claim c = {.n = n, .away_ms = away_ms, .port = 7, .addrs = "10.0.0.7", .node = "other"};
     snprintf(c.epoch, sizeof c.epoch, "%s", epoch);
     return c;
 }
@@ -369,6 +370,81 @@ static void d_counts_from_the_sending_of_a_renewal_that_was_confirmed(void **sta
     assert_true(did(ELECTION_RESIGN) && did(ELECTION_LOOK) && x.until == 0);
 }
 
+static void of_a_thousand_nodes_that_lose_their_leader_not_all_ask_at_once(void **state)
+{
+    int64_t first = INT64_MAX, last = 0;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        start(state);
+        x.o.nodes = 1000;
+        x.rng = seed;
+        step((struct election_event){.kind = ELECTION_BEGIN});
+        assert_true(did(ELECTION_LOOK));
+        see("3-a", 1);
+        step((struct election_event){.kind = ELECTION_ACKED});
+        step((struct election_event){.kind = ELECTION_AWAY});
+        const int64_t wait = did(ELECTION_LOOK) ? 0 : election_deadline(&x) - now;
+        first = wait < first ? wait : first;
+        last = wait > last ? wait : last;
+    }
+    assert_true(first < 50 && last > 100 && last <= 200);
+}
+
+/* Its leader may go on without the home for so long. */
+static void a_claim_with_a_time_away_is_left_to_those_that_its_leader_has_acknowledged_lately(void **state)
+{
+    (void)state;
+    away_ms = 20000;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    assert_false(claims_within(20000, "3-a", 1));
+    step((struct election_event){.kind = ELECTION_ACKED});
+    const int64_t acked = now;
+    step((struct election_event){.kind = ELECTION_AWAY, .sent = acked});
+    assert_false(claims_within(D_AND_MORE - 15, "3-a", 1));
+    assert_true(claims_within(500, "3-a", 1));
+    assert_int_equal(x.own.away_ms, 0);
+    start(state);
+    away_ms = 20000;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    see("3-a", 1);
+    step((struct election_event){.kind = ELECTION_ACKED});
+    now += election_lately_ms(&x.o);
+    step((struct election_event){.kind = ELECTION_AWAY, .refused = true, .sent = 1000000});
+    assert_false(claims_within(20000, "3-a", 1));
+    assert_true(claims_within(1000, "3-a", 1));
+    win(1);
+    assert_int_equal(x.grace_ms, 0); /* all of it was waited out */
+}
+
+static void renew(bool heard)
+{
+    step((struct election_event){.kind = ELECTION_HEARD, .enough = heard});
+    now = x.next_renewal;
+    step((struct election_event){.kind = ELECTION_TICK});
+    assert_true(did(ELECTION_RENEW));
+}
+
+/* A renewal without it may stand, whether or not its answer comes. */
+static void a_leader_has_a_time_away_from_a_confirmed_renewal_on_until_it_sends_one_without(void **state)
+{
+    (void)state;
+    x.o.away_ms = 20000;
+    lead_first();
+    const struct rdzv_claim first = x.own;
+    step((struct election_event){.kind = ELECTION_RENEWED, .rc = 1, .sent = now, .claim = &first});
+    assert_int_equal(x.own.away_ms, 0);
+    renew(true);
+    assert_int_equal(x.own.away_ms, 20000);
+    assert_int_equal(x.away_ms, 0);
+    const struct rdzv_claim as_sent = x.own;
+    step((struct election_event){.kind = ELECTION_RENEWED, .rc = 1, .sent = now, .claim = &as_sent});
+    assert_int_equal(x.away_ms, 20000);
+    assert_int_equal(x.sent, now);
+    renew(false);
+    assert_int_equal(x.fx[0], ELECTION_UNTIL);
+    assert_int_equal(x.away_ms, 0);
+    assert_true(x.until > 0);
+}
+
 static void who_may_not_lead_never_claims(void **state)
 {
     (void)state;
@@ -400,6 +476,9 @@ int main(void)
         FRESH(a_home_that_knows_nothing_is_held_by_whoever_knows_an_epoch),
         FRESH(what_may_be_lost_is_waited_for),
         FRESH(d_counts_from_the_sending_of_a_renewal_that_was_confirmed),
+        FRESH(of_a_thousand_nodes_that_lose_their_leader_not_all_ask_at_once),
+        FRESH(a_claim_with_a_time_away_is_left_to_those_that_its_leader_has_acknowledged_lately),
+        FRESH(a_leader_has_a_time_away_from_a_confirmed_renewal_on_until_it_sends_one_without),
         FRESH(who_may_not_lead_never_claims),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
