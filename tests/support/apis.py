@@ -17,14 +17,16 @@ from support import free_port
 
 
 class Etcd:
-    """args: more of its options; tls: options of its TLS, whose clients dial https."""
+    """args: more of its options; tls: options of its TLS, whose clients dial https; host: where it runs (tests/fault/netns.py), and then its figures
+    cannot be read."""
 
-    def __init__(self, tmp, members=1, args=(), tls=()):
+    def __init__(self, tmp, members=1, args=(), tls=(), host=None):
         if not shutil.which("etcd"):
             pytest.skip("no etcd (Debian: etcd-server)")
         self.dir = tmp / "etcd"
         self.dir.mkdir(exist_ok=True)
         self.scheme = "https" if tls else "http"
+        self.addr, self.prefix = (host.addr, host.prefix()) if host else ("127.0.0.1", [])
         self.ports = [(free_port(), free_port()) for _ in range(members)]
         self.args = [*map(str, args), *map(str, tls)]
         self.processes = [None] * members
@@ -37,21 +39,29 @@ class Etcd:
         client, peer = self.ports[i]
         with open(self.dir / f"log-{i}", "ab") as log:
             self.processes[i] = subprocess.Popen(
-                ["etcd", "--name", f"m{i}", "--data-dir", self.dir / f"data-{i}", "--listen-client-urls", f"{self.scheme}://127.0.0.1:{client}",
-                 "--advertise-client-urls", f"{self.scheme}://127.0.0.1:{client}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",
-                 "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
-                 "--initial-cluster", ",".join(f"m{k}=http://127.0.0.1:{p}" for k, (_, p) in enumerate(self.ports)), *self.args],
+                [*self.prefix, "etcd", "--name", f"m{i}", "--data-dir", self.dir / f"data-{i}", "--listen-client-urls", f"{self.scheme}://{self.addr}:{client}",
+                 "--advertise-client-urls", f"{self.scheme}://{self.addr}:{client}", "--listen-peer-urls", f"http://{self.addr}:{peer}",
+                 "--initial-advertise-peer-urls", f"http://{self.addr}:{peer}",
+                 "--initial-cluster", ",".join(f"m{k}=http://{self.addr}:{p}" for k, (_, p) in enumerate(self.ports)), *self.args],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     @property
     def url(self):
-        return ("etcds" if self.scheme == "https" else "etcd") + "://" + ",".join(f"127.0.0.1:{c}" for c, _ in self.ports)
+        return ("etcds" if self.scheme == "https" else "etcd") + "://" + ",".join(f"{self.addr}:{c}" for c, _ in self.ports)
 
     def metric(self, name, i=0):
         """The sum of its series."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[i][0]}/metrics", timeout=10) as r:
             text = r.read().decode()
         return sum(float(v) for v in re.findall(rf"(?m)^{name}(?:{{[^}}]*}})? (\S+)$", text))
+
+    def serves(self, i):
+        """With a majority."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[i][0]}/health", timeout=10) as r:
+                return json.load(r)["health"] == "true"
+        except (OSError, urllib.error.URLError):
+            return False
 
     def leads(self, i):
         return self.processes[i].poll() is None and self.metric("etcd_server_is_leader", i) == 1
@@ -121,6 +131,23 @@ class Kubernetes:
         wait("the API", lambda: self.ask("GET", "/readyz")[0] == 200)
         if self.real:
             wait("the namespace", lambda: self.ask("GET", "/api/v1/namespaces/default")[0] == 200)
+
+    def apply(self, documents):
+        """Make what they say, but what is of another than its own kinds."""
+        for o in documents:
+            group = o["apiVersion"].rpartition("/")[0]
+            if group and not group.endswith("k8s.io") and group not in ("batch", "apps") or "x-k8s" in group:
+                continue
+            path = f"/apis/{o['apiVersion']}" if group else "/api/v1"
+            status, answer = self.ask("POST", f"{path}/namespaces/default/{o['kind'].lower()}s", o)
+            assert status == 201, answer
+
+    def token_of(self, account):
+        """A token of that service account, as its pods get one."""
+        status, answer = self.ask("POST", f"/api/v1/namespaces/default/serviceaccounts/{account}/token",
+                                  {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+        assert status == 201, answer
+        return answer["status"]["token"]
 
     def grant(self):
         """A Role for the user `weak`."""

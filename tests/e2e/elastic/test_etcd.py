@@ -61,6 +61,41 @@ def test_a_member_of_the_etcd_dies_and_no_worker_and_no_leader_with_it(cluster, 
     cluster.finish(*nodes[1:])
 
 
+@pytest.mark.slow
+def test_the_members_of_an_etcd_die_in_turn_and_the_nodes_notice_nothing(cluster):
+    etcd = cluster.etcd(members=3)
+    nodes = [cluster.node(*args_of(etcd, "--nnodes", "2:3", "--max-restarts", 3)) for _ in range(3)]
+    first, _ = cluster.wait_round(3)
+    for i in (*range(3), etcd.leader(), etcd.leader(), etcd.leader()):
+        etcd.kill(i)
+        etcd.leader()
+        time.sleep(4)
+        etcd.start(i)
+        wait("the member that came back", lambda i=i: etcd.serves(i))
+    assert list(cluster.rounds()) == [first] and leads(nodes) == 1, [n.text() for n in nodes]
+    nodes[0].kill_agent()
+    cluster.wait_round(2, after=first)
+    cluster.finish(*nodes[1:])
+
+
+def test_an_etcd_that_starts_again_costs_nothing(cluster):
+    """Its only member, which is away for longer than a claim and a silence."""
+    etcd = cluster.etcd()
+    nodes = [cluster.node(*args_of(etcd, "--nnodes", "2:3", "--max-restarts", 3)) for _ in range(3)]
+    first, _ = cluster.wait_round(3)
+    puts = lambda: etcd.metric("etcd_debugging_mvcc_put_total")
+    seen = puts()
+    wait("renewals with a time away", lambda: puts() >= seen + 3)
+    etcd.kill(0)
+    time.sleep(8)
+    etcd.start(0)
+    wait("renewals", lambda: etcd.serves(0) and puts() >= 2)  # since its start
+    assert list(cluster.rounds()) == [first] and leads(nodes) == 1, [n.text() for n in nodes]
+    nodes[0].kill_agent()
+    cluster.wait_round(2, after=first)
+    cluster.finish(*nodes[1:])
+
+
 def test_at_rest_it_is_one_write_a_second_and_the_end_leaves_nothing(cluster):
     etcd = cluster.etcd()
     nodes = [cluster.node(*args_of(etcd, "--nnodes", 3)) for _ in range(3)]
