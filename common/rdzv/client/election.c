@@ -86,7 +86,7 @@ static void start_looking_at(struct election *x, int64_t when, int64_t now)
     x->state = ELECTION_LOOKING;
     x->since = x->claim_at = 0;
     x->has_view = false;
-    x->next_look = when;
+    x->next_look = x->asking ? NEVER : when; /* a look under way says when the next one is */
     if (when <= now)
         look(x);
 }

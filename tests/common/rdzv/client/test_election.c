@@ -387,6 +387,15 @@ static void of_a_thousand_nodes_that_lose_their_leader_not_all_ask_at_once(void 
         last = wait > last ? wait : last;
     }
     assert_true(first < 50 && last > 100 && last <= 200);
+    start(state);
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    see("3-a", 1);
+    now += 100;
+    step((struct election_event){.kind = ELECTION_TICK});
+    assert_true(did(ELECTION_LOOK));
+    step((struct election_event){.kind = ELECTION_ACKED});
+    step((struct election_event){.kind = ELECTION_AWAY}); /* while that look is under way */
+    assert_int_equal(election_deadline(&x), INT64_MAX);
 }
 
 /* Its leader may go on without the home for so long. */
