@@ -85,7 +85,7 @@ MUTANTS = {
         "common/rdzv/client/election.c", "now - x->since >= by_any_clock(ms);", "now - x->since >= by_any_clock(ms) / 2;",
         ["election"]),
     "strangers_do_not_wait": (
-        "common/rdzv/client/election.c", "    return !x->view.away_ms ||\n", "    return true || !x->view.away_ms ||\n", ["election"]),
+        "common/rdzv/client/election.c", "    return !x->view.away_ms || ", "    return true || !x->view.away_ms || ", ["election"]),
     "lately_is_ever": (
         "common/rdzv/client/election.c", "now - x->acked_at < election_lately_ms(&x->o));", "now > 0);", ["election"]),
     "a_renewal_without_ends_nothing": (
@@ -136,7 +136,7 @@ MUTANTS = {
     "old_news_are_news": (
         "common/rdzv/homes/rdzv_log_etcd.c", "if (rc < 0 || revision <= h->revision)", "if (rc < 0)", ["rdzv_etcd"]),
     "any_etcd_is_the_leaders": (
-        "common/rdzv/homes/rdzv_log_etcd.c", "    return rc < 0 || strcmp(h->identity, h->answered) == 0 ? rc : 0;", "    return rc;", ["rdzv_etcd"]),
+        "common/rdzv/homes/rdzv_log_etcd.c", "    return rc < 0 || strcmp(h->identity, h->api.answered) == 0 ? rc : 0;", "    return rc;", ["rdzv_etcd"]),
     "lease_by_the_same_clock": (
         "common/rdzv/client/lease.c", 'return silence_ms - (silence_ms + kill_ms) / 100;', 'return silence_ms + 0 * kill_ms;',
         ["lease"]),
@@ -189,7 +189,7 @@ MUTANTS = {
     "any_version_of_a_log_is_read": (
         "rendezvousd/state/state_log.c", "if (version < LEADER_FORMAT_OLDEST || version > LEADER_FORMAT)", "if (version < 0)", ["rendezvousd_state_dir"]),
     "a_question_is_taken_for_an_answer": (
-        "rendezvousd/jobs/jobs_verbs.c", "    job_confirmed_(job, m, p->answered_ms);\n    p->asks", "    job_confirmed_(job, m, p->jobs->o.now());\n    p->asks",
+        "rendezvousd/jobs/jobs_verbs.c", "    job_confirmed_(job, m, p->answered_ms);\n    party_bound_", "    job_confirmed_(job, m, p->jobs->o.now());\n    party_bound_",
         ["rendezvousd_jobs"]),
     "lease_of_a_host_for_one_node_less": (
         "rendezvousd/jobs/jobs_lease.c", "c->min_nodes - 1 - job->departed;", "c->min_nodes - 2 - job->departed;", ["rendezvousd_jobs"]),
