@@ -179,8 +179,8 @@ def test_each_rule_of_the_examples_is_needed_and_no_other(cluster, missing):
 
 
 def test_the_examples_ask_for_the_same_rules():
-    roles = [d["rules"] for name in ("kubernetes-lease", "jobset-lease", "trainingruntime") for d in EXAMPLES[name] if d["kind"] == "Role"]
-    assert len(roles) == 3 and roles[0] == roles[1] == roles[2]
+    roles = [d["rules"] for name in ("kubernetes-lease", "jobset-lease", "rendezvousd", "trainingruntime") for d in EXAMPLES[name] if d["kind"] == "Role"]
+    assert len(roles) == 4 and all(r == roles[0] for r in roles)
 
 
 @pytest.mark.slow

@@ -163,6 +163,17 @@ def check_lease(clean, spec, program, owner, env):
     return plan(clean, command, said)[0]
 
 
+def test_two_daemons_behind_one_name(clean):
+    yaml = pytest.importorskip("yaml")
+    service, deployment = list(yaml.safe_load_all((EXAMPLES / "rendezvousd.yaml").read_text()))[-2:]
+    pod = deployment["spec"]["template"]
+    container, = pod["spec"]["containers"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items() and deployment["spec"]["replicas"] == 2
+    assert service["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == 29400  # the default
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 9410} and "--http-port=9410" in container["command"]
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 2 and "--state=k8s://rendezvousd" in container["command"]
+
+
 SET = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/jobset-uid": "8a7c"}
 
 

@@ -20,7 +20,7 @@ def test_what_is_built_for_others():
     """Packages, wheel and image are named by the first of these; C programs read the second; test_module.py has Python's."""
     assert json.loads((BUILD / "meson-info" / "intro-projectinfo.json").read_text())["version"] == VERSION
     assert f"\nVersion: {VERSION}\n" in next(BUILD.glob("meson-*/crun.pc")).read_text()
-    for example in ("jobset", "jobset-lease", "trainingruntime"):
+    for example in ("jobset", "jobset-lease", "rendezvousd", "trainingruntime"):
         assert f"image: crun-launcher:{VERSION}\n" in (ROOT / f"docs/examples/{example}.yaml").read_text()
 
 
