@@ -16,7 +16,6 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/own_fds.h"
 #include "common/job/exitcode.h"
 #include "launcher/agent/agent_loop.h"
 #include "launcher/base/cgroup_path.h"
@@ -305,7 +304,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     cgroup_tables_read(&cgroups, "/proc/self");
     warn_oom_group(&cgroups);
     if (!config.inherit_fds)
-        own_fds_keep();
+        file_keep_fds();
     if (config.dry_run) {
         rc = dryrun_print(&config, &program, &cgroups, stdout, &e);
         code = rc == 0 ? check_printed() : EXIT_INTERNAL;

@@ -1,13 +1,17 @@
 /* Reads and writes whole files (file.h). */
 #include "common/base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/close_range.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/buf.h"
@@ -152,4 +156,29 @@ int file_read_int(int otherwise, const char *path, ...)
     va_end(ap);
     sscanf(text, "%d", &otherwise);
     return otherwise;
+}
+
+/* --- descriptors */
+
+#define WITHOUT_PROC 1024 /* without /proc, descriptors below this are tried one by one */
+
+static void keep_one(int fd)
+{
+    const int flags = fcntl(fd, F_GETFD);
+    if (flags >= 0)
+        fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+}
+
+void file_keep_fds(void)
+{
+    if (syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC) == 0)
+        return; /* else Linux before 5.11 */
+    DIR *d = opendir("/proc/self/fd");
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.' && atoi(e->d_name) >= 3)
+            keep_one(atoi(e->d_name));
+    if (d)
+        closedir(d);
+    for (int fd = 3; !d && fd < WITHOUT_PROC; fd++)
+        keep_one(fd);
 }

@@ -35,6 +35,10 @@ int file_read_line(char *out, size_t cap, const char *path, ...) __attribute__((
 /* The number that the file begins with; `otherwise` if there is none. */
 int file_read_int(int otherwise, const char *path, ...) __attribute__((format(printf, 2, 3)));
 
+/* Make all descriptors from 3 on that are open now close-on-exec: workers must not inherit what the caller's shell had
+ * open, or what a library opens. Not beside a thread that hands descriptors on to a program. */
+void file_keep_fds(void);
+
 /* Where this process is blocked by a disk that hangs. A process that watches this one from outside reads it in a
  * page that both share: the path is set before a file that a user named is touched, and cleared afterwards. Without
  * such a page nothing happens. */

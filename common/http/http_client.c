@@ -13,7 +13,7 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/base/own_fds.h"
+#include "common/base/file.h"
 #include "common/base/shared_lib.h"
 
 #undef curl_easy_setopt
@@ -121,7 +121,7 @@ int http_client_open(struct http_client **ret, const struct http_client_options 
         return err_set(e, -ENOMEM, "no memory for HTTP");
     }
     *c = (struct http_client){.lib = lib, .cancel_fd = o->cancel_fd, .multi = lib->curl_multi_init()};
-    own_fds_keep(); /* libcurl leaves the sockets by which it is woken to every program that is executed */
+    file_keep_fds(); /* libcurl leaves the sockets by which it is woken to every program that is executed */
     if (!c->multi || !copy(&c->ca, o->ca) || !copy(&c->cert, o->cert) || !copy(&c->key, o->key)) {
         http_client_close(c);
         return err_set(e, -ENOMEM, "no memory for HTTP");
