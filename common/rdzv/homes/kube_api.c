@@ -126,6 +126,16 @@ struct json_write kube_api_object(struct kube_api *a, const char *version, const
     return w;
 }
 
+cJSON *kube_api_list(struct kube_api *a, bool leases, const char *label, const char *value)
+{
+    char path[KUBE_PATH_MAX + 200], all[KUBE_PATH_MAX];
+    cJSON *tree = NULL;
+    snprintf(path, sizeof path, "%s?labelSelector=%s%%3D%s",
+             leases ? kube_api_lease(a, false, all) : kube_api_map(a, "", 0, all), label, value);
+    kube_api_call(a, "GET", path, false, &tree, NULL);
+    return tree;
+}
+
 int kube_api_watch(struct kube_api *a, const char *version, struct err *e)
 {
     char path[KUBE_PATH_MAX], url[1500];

@@ -44,6 +44,8 @@ struct json_write kube_api_object(struct kube_api *a, const char *version, const
  * status if that is below 300, 404 or 409; else negative, after it was asked again: -EPERM, a rule is missing;
  * -ETIMEDOUT, where there is a body: at once, and whoever asked reads what has happened. */
 int kube_api_call(struct kube_api *a, const char *method, const char *path, bool body, cJSON **ret, struct err *e);
+/* What carries that label, of Leases or of ConfigMaps; the caller's. NULL: there is no answer, or no rule for it. */
+cJSON *kube_api_list(struct kube_api *a, bool leases, const char *label, const char *value);
 /* Begin to watch the Lease from that version on: lines by http_client_line(). */
 int kube_api_watch(struct kube_api *a, const char *version, struct err *e);
 int kube_api_cannot_watch(const struct kube_api *a, struct err *e); /* the stream's status was 403. -EPERM */

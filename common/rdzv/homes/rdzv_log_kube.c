@@ -190,22 +190,11 @@ static int delete_lease(struct kube_home *h, const char *name, const char *versi
     return w.rc < 0 ? w.rc : kube_api_call(&h->api, "DELETE", one, true, NULL, NULL);
 }
 
-/* What carries that label, of ConfigMaps or Leases; NULL: there is no answer. */
-static cJSON *list(struct kube_home *h, bool leases, const char *label, const char *value)
-{
-    char path[KUBE_PATH_MAX + 200], all[KUBE_PATH_MAX];
-    cJSON *tree = NULL;
-    snprintf(path, sizeof path, "%s?labelSelector=%s%%3D%s",
-             leases ? kube_api_lease(&h->api, false, all) : kube_api_map(&h->api, "", 0, all), label, value);
-    kube_api_call(&h->api, "GET", path, false, &tree, NULL);
-    return tree;
-}
-
 /* Delete the ConfigMaps of a Lease that a leader has left which was gone before it named them, or deleted them. Of older
  * terms alone: another node may lead by now, whose Lease names what we have not seen. all: whatever there is. */
 static void sweep(struct kube_home *h, const char *lease, bool all)
 {
-    cJSON *tree = list(h, false, "crun%2Flease", lease);
+    cJSON *tree = kube_api_list(&h->api, false, "crun%2Flease", lease);
     const cJSON *item;
     cJSON_ArrayForEach(item, kube_api_in(tree, "items"))
     {
@@ -227,7 +216,8 @@ static void note_old(struct kube_home *h)
     buf_clear(&h->old);
     if (owner && *owner)
         return;
-    cJSON *tree = list(h, true, "app.kubernetes.io%2Fmanaged-by", "crun"); /* NULL: also for want of the rule */
+    cJSON *tree =
+        kube_api_list(&h->api, true, "app.kubernetes.io%2Fmanaged-by", "crun"); /* NULL: also for want of the rule */
     write_time(hour_ago, -OLD_S);
     cJSON_ArrayForEach(item, kube_api_in(tree, "items"))
     {

@@ -131,9 +131,10 @@ def test_without_the_api_workers_go_on(cluster):
 
 
 @pytest.mark.slow
-def test_pods_are_killed_twenty_times_over_a_lease(cluster):
+@REAL
+def test_pods_are_killed_twenty_times_over_a_lease(cluster, real):
     """Any of four, the one that leads every second time."""
-    k = cluster.kubernetes(rules=RULES, real=True)
+    k = cluster.kubernetes(rules=RULES, real=real)
     pod = k.pod(cluster.tmp, "weak")
     one = lambda: cluster.node(*args_of("--nnodes", "3:4", "--max-restarts", 99), env=pod)
     nodes, took = [one() for _ in range(4)], {True: [], False: []}
