@@ -61,7 +61,7 @@ void election_init(struct election *x, const struct election_options *o)
     x->own = *o->own;
     x->own.epoch[0] = 0;
     x->o.own = NULL;
-    x->full_ms = election_fence_ms(o, x->o.valid_ms);
+    x->full_ms = election_fence_ms(o, longest(x->o.valid_ms, o->away_ms));
 }
 
 static void add(struct election *x, enum election_effect_kind kind)

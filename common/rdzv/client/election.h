@@ -115,7 +115,7 @@ struct election {
     int64_t acked_at;                 /* its newest request that was, as of the last AWAY */
     bool was_member;                  /* this node had seen an epoch before the present claim */
     bool above;                       /* our claim must be above an epoch whose leader may still acknowledge nodes */
-    int64_t full_ms;                  /* D, silence and kill */
+    int64_t full_ms;                  /* D, or away_ms if that is longer; silence and kill */
     bool refused;                     /* the leader that we dial had acknowledged us, and refuses us now */
     bool asking;                      /* a LOOK is under way */
     bool last;                        /* the claim in the home is one that we released */

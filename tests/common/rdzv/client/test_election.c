@@ -432,6 +432,23 @@ static void renew(bool heard)
     assert_true(did(ELECTION_RENEW));
 }
 
+/* Its leader may be cut off from it, and go on for so long. */
+static void a_home_that_was_emptied_is_held_for_the_time_away_too(void **state)
+{
+    const struct rdzv_claim own = {.port = 1, .addrs = "10.0.0.1", .node = "me"};
+    (void)state;
+    election_init(
+        &x, &(struct election_options){
+                .silence_ms = SILENCE, .kill_ms = KILL, .valid_ms = 3000, .away_ms = 20000, .nodes = 4, .own = &own});
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    see("5-a", 1);
+    step((struct election_event){.kind = ELECTION_ACKED});
+    step((struct election_event){.kind = ELECTION_AWAY, .sent = now});
+    assert_true(claims_within(500, NULL, 0));
+    win(0);
+    assert_int_equal(x.hold_until, now + election_fence_ms(&x.o, 20000));
+}
+
 /* A renewal without it may stand, whether or not its answer comes. */
 static void a_leader_has_a_time_away_from_a_confirmed_renewal_on_until_it_sends_one_without(void **state)
 {
@@ -487,6 +504,7 @@ int main(void)
         FRESH(d_counts_from_the_sending_of_a_renewal_that_was_confirmed),
         FRESH(of_a_thousand_nodes_that_lose_their_leader_not_all_ask_at_once),
         FRESH(a_claim_with_a_time_away_is_left_to_those_that_its_leader_has_acknowledged_lately),
+        FRESH(a_home_that_was_emptied_is_held_for_the_time_away_too),
         FRESH(a_leader_has_a_time_away_from_a_confirmed_renewal_on_until_it_sends_one_without),
         FRESH(who_may_not_lead_never_claims),
     };
