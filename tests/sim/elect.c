@@ -593,10 +593,12 @@ static void fault(struct world *w)
         }
     } else if (is_redis(s)) {
         redis_fault(w);
-    } else if (s->kind == ELECT_KUBE) {
-        api_kube_compact();
-    } else if (s->kind == ELECT_ETCD) {
-        api_etcd_compact(); /* it loses nothing; what an emptied home costs is ELECT_REDIS' to show */
+    } else if (elect_is_api_(w) && chance(w, 0.3)) {
+        w->st->wipes++;
+        note(w, NULL, "the home is emptied");
+        (s->kind == ELECT_KUBE ? api_kube_empty : api_etcd_expire)();
+    } else if (elect_is_api_(w)) {
+        (s->kind == ELECT_KUBE ? api_kube_compact : api_etcd_compact)();
     }
 }
 

@@ -300,9 +300,11 @@ static int kube_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1]
     return 0;
 }
 
+/* A Lease that lacks decisions of ours was deleted, and came back by a request that was late. */
 static bool is_ours(const struct kube_home *h, const char *epoch)
 {
-    return strcmp(h->epoch, epoch) == 0 && strcmp(h->now.claim.epoch, epoch) == 0 && !h->now.claim.released;
+    return strcmp(h->epoch, epoch) == 0 && strcmp(h->now.claim.epoch, epoch) == 0 && !h->now.claim.released &&
+           h->now.seq + 1 >= h->seq;
 }
 
 static int kube_claim(struct rdzv_home *base, const struct rdzv_claim *seen, const struct rdzv_claim *own,
