@@ -55,7 +55,6 @@ extern struct api_kube api_kube;
 void api_kube_begin(void);
 int api_kube_serve(const struct http_ask *a, struct buf *ret);
 int api_kube_line(const char *request, uint64_t *from, int64_t then, struct buf *ret);
-void api_kube_empty(void);   /* all Leases are deleted */
 void api_kube_compact(void); /* watches from before end with 410 */
 int api_kube_maps(void);     /* how many ConfigMaps there are */
 

@@ -593,10 +593,10 @@ static void fault(struct world *w)
         }
     } else if (is_redis(s)) {
         redis_fault(w);
-    } else if (elect_is_api_(w) && chance(w, 0.3)) {
+    } else if (s->kind == ELECT_ETCD && chance(w, 0.3)) {
         w->st->wipes++;
         note(w, NULL, "the home is emptied");
-        (s->kind == ELECT_KUBE ? api_kube_empty : api_etcd_expire)();
+        api_etcd_expire();
     } else if (elect_is_api_(w)) {
         (s->kind == ELECT_KUBE ? api_kube_compact : api_etcd_compact)();
     }
