@@ -86,8 +86,9 @@ class Rounds:
 def page_of(pid):
     """Its shared page (common/crun/crun_page.h)."""
     for fd in os.scandir(f"/proc/{pid}/fd"):
-        if "crun-page" in os.readlink(fd.path):
-            return open(fd.path, "rb").read()
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if "crun-page" in os.readlink(fd.path):
+                return open(fd.path, "rb").read()
     return bytes(4096)
 
 
