@@ -106,6 +106,6 @@ TRIGGERS = {"libcrun0": "activate-noawait ldconfig\n"}
 MONITORING = "docs/examples/monitoring"
 EXAMPLES = {
     "libcrun-dev": ["docs/examples/worker.c", "docs/examples/messages.c"],
-    "python3-crun-launcher": [f"docs/examples/{name}.py" for name in ("worker", "ddp", "ddp_inprocess", "lightning_inprocess", "hf_inprocess")],
+    "python3-crun-launcher": [f"docs/examples/{name}.py" for name in ("worker", "ddp", "ddp_inprocess", "fsdp_inprocess", "lightning_inprocess", "hf_inprocess")],
     "rendezvousd": [f"{MONITORING}/prometheus.yml", f"{MONITORING}/rendezvousd.rules.yml", f"{MONITORING}/rendezvousd.dashboard.json"],
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import socket
 import sys
@@ -126,9 +127,17 @@ class Groups:
             c10d.destroy_process_group()
         elif c10d is not None:  # an init_process_group() that failed has counted its group; all ranks have to name the next one alike
             c10d._group_count = 0
+        _forget_meshes()
         with self.lock:
             self.opened.clear()
         self.aborted = False
+
+
+def _forget_meshes() -> None:
+    """What DTensors have remembered of their operations names meshes, and with them groups, of this round."""
+    if "torch.distributed.tensor" in sys.modules:
+        with contextlib.suppress(ImportError, AttributeError):  # older ones remember in another place
+            importlib.import_module("torch.distributed.tensor.debug")._clear_sharding_prop_cache()
 
 
 def distributed() -> Any:

@@ -79,7 +79,9 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> "tuple[bool, 
     try:
         value = function(*args, **kwargs)
         return not _rounds.is_held(), value
-    except Exception as e:
+    except (SystemExit, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as e:  # torch.distributed.checkpoint's are no Exceptions
         if isinstance(e, _groups.StateLost) or _rounds.wait_hold(VERDICT_S) != 0:
             record_error(e)
             raise
@@ -162,7 +164,7 @@ def inprocess(function: Optional[Callable[..., Any]] = None, *, growing: bool = 
     @crun.inprocess(growing=True): also when a node comes, where all workers of a node say so. The next call has more ranks, and State
     gives them what the others have; crun.Sampler spreads the data over them anew. Without it all are to save and start again.
 
-    Only for whole copies of the state: programs that cut it (FSDP) lose a part with each rank, and are to be restarted. One
+    A state that is cut over ranks (FSDP2) needs a second copy of each part: State(replicas=2). One
     function of a process, called once (RuntimeError). Under torchrun, without crun, and with `crun --recovery restart` it is
     called as it is. A warm spare calls it when it has got a place. An exception that counts is recorded as record() does."""
     if function is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampler: which samples each rank takes, by steps that are done and not by what a loader has fetched.
+"""Data positions. Sampler: which samples each rank takes, by steps that are done and not by what a loader has fetched.
 
 The order is one without end: epoch 0's, then epoch 1's, and so on. Step n takes the n-th `batch_size` of it, whatever the
 number of ranks then, and each rank takes its part of that. A step that is done again takes the same samples; what a loader
@@ -93,3 +93,30 @@ class Sampler:
                 raise ValueError(f"crun.Sampler: {name} {getattr(self, name)}: the state that it is given has {state[name]}, and "
                                  "another order of samples with it")
         self.done = state["done"]
+
+
+class Position:
+    """Of a data loader, as so many ranks count it: state["data"]. Until the first step is done the loader's iterator is not to be
+    there: a StatefulDataLoader makes it to say where it is, before the program has told its sampler the epoch."""
+
+    def __init__(self, name: str, loader: Any):
+        self.name, self.loader = name, loader
+        self.begin: Any = None  # where it is until then
+        self.moved = False
+
+    def crun_committed(self) -> None:
+        self.moved = True
+
+    def state_dict(self) -> Dict[str, Any]:
+        if not self.moved and self.begin is None:
+            self.begin = self.loader.state_dict()
+            self.loader.load_state_dict(self.begin)  # without an iterator again
+        return {"ranks": _lib.attached().info.world_size, "position": self.loader.state_dict() if self.moved else self.begin}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        now = _lib.attached().info.world_size
+        if state["ranks"] != now:
+            raise ValueError(f"crun.State: state['{self.name}']: its position was counted by {state['ranks']} ranks, and now there are {now}: "
+                             "expected as many, or crun.Sampler, which spreads samples over any number of them")
+        self.begin = state["position"]
+        self.loader.load_state_dict(self.begin)

@@ -17,49 +17,22 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import json
 import pickle
-import sys
 import types
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
-from . import _groups, _lib, _rounds
+from . import _groups, _layout, _lib, _parts, _rounds, _tensors
 from ._groups import RoundOver, StateLost
+from ._sampler import Position
 from ._store import store
 
 NOTHING, LOST = -1, -2  # instead of a step
 WAIT_S = 600.0  # for ranks that start up
-PIECE = 16 << 20  # bytes of a message
 LARGE = 16  # a tensor above this part of a message is sent from its own memory
 
 
-def _torch() -> Any:
-    """None: nobody has imported it, so there are no tensors."""
-    return sys.modules.get("torch")
-
-
 # --- a commit
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: Any):
-        super().__init__(file, protocol=4)
-        self.tensors: List[Any] = []
-        self.tensor = getattr(_torch(), "Tensor", ())
-
-    def persistent_id(self, value: Any) -> Optional[int]:
-        if not isinstance(value, self.tensor):
-            return None
-        self.tensors.append(value.detach())
-        return len(self.tensors) - 1
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, text: bytes, tensors: List[Any]):
-        super().__init__(io.BytesIO(text))
-        self.tensors = tensors
-
-    def persistent_load(self, pid: int) -> Any:
-        return self.tensors[pid]
 
 
 def _copied(t: Any, room: Any) -> Any:
@@ -77,7 +50,7 @@ class _Commit:
     def dicts(self) -> Any:
         """Of the parts. An optimizer may take tensors as they are, so a copy stays here."""
         own = [t if i in self.borrowed else t.clone() for i, t in enumerate(self.tensors)]
-        return _Unpickler(self.text, own).load()
+        return _tensors.Unpickler(self.text, own).load()
 
     def copy_of(self, i: int) -> Any:
         """Memory for another copy; None: there is none."""
@@ -85,7 +58,7 @@ class _Commit:
 
 
 _last: Optional[_Commit] = None  # of this process, whatever State made it
-_agreed: Tuple[int, List[int]] = (-1, [])  # round, and where each rank was when it began
+_agreed: Tuple[int, List[_parts.Report]] = (-1, [])  # round, and what each rank told when it began
 _restored = -1  # round
 _equal: Dict[int, int] = {}  # {address: version} of the models' tensors that restore() of this round made equal on all ranks
 
@@ -120,7 +93,7 @@ def watch_steps(optimizer: Any) -> None:
 
 def _lendable(parts: Iterable[Any]) -> Set[int]:
     """Addresses of the tensors that only an optimizer changes. A part may name modules and optimizers that it is made of."""
-    torch, found = _torch(), set()
+    torch, found = _tensors.torch(), set()
     for part in parts if torch is not None else ():
         found |= _lendable(part.crun_lends()) if hasattr(part, "crun_lends") else set()
         if isinstance(part, torch.nn.Module):
@@ -133,15 +106,7 @@ def _lendable(parts: Iterable[Any]) -> Set[int]:
 # --- what all ranks have alike
 
 
-def _modules(parts: Iterable[Any]) -> Iterator[Any]:
-    for part in parts if _torch() is not None else ():
-        if hasattr(part, "crun_lends"):
-            yield from _modules(part.crun_lends())
-        if isinstance(part, _torch().nn.Module):
-            yield part
-
-
-def _tensors(module: Any) -> Iterator[Any]:
+def _all_of(module: Any) -> Iterator[Any]:
     yield from module.parameters()
     yield from module.buffers()
 
@@ -149,7 +114,7 @@ def _tensors(module: Any) -> Iterator[Any]:
 def are_equal(module: Any) -> bool:
     """restore() of this round has given all ranks these parameters, and nobody has written to them since."""
     try:
-        return _restored == _lib.attached().info.round and all(_equal.get(t.data_ptr()) == t._version for t in _tensors(module))
+        return _restored == _lib.attached().info.round and all(_equal.get(t.data_ptr()) == t._version for t in _all_of(module))
     except RuntimeError:  # a tensor without an address, or without a version
         return False
 
@@ -172,59 +137,42 @@ def skip_first_broadcast(wrapper: Any) -> None:
 # --- who has what
 
 
-def _agree() -> List[int]:
-    """By rank: the step of its commit, NOTHING or LOST. The same on all ranks; once a round."""
+def _agree(key: str = "") -> List[_parts.Report]:
+    """By rank: the step of its commit, NOTHING or LOST, and the parts that it needs and has (_parts.py). The same on all ranks;
+    once a round."""
     global _agreed
     me = _lib.attached().info
     if _agreed[0] != me.round:
         mine = NOTHING if _last is None else LOST if _last.spoilt else _last.step
-        _agreed = (me.round, _gathered(mine, me.rank, me.world_size))
+        _agreed = (me.round, _gathered(_parts.Report(mine, key, me.group_rank, _parts.parts.held()), me.rank, me.world_size))
+    elif _agreed[1][me.rank].key != key:
+        raise TypeError("crun.State: the state is cut over ranks, and was asked for where each rank has all of it: Lightning's and "
+                        "Hugging Face's InProcess are for DDP")
     return _agreed[1]
 
 
-def _gathered(mine: int, rank: int, world: int) -> List[int]:
-    """Rank 0 collects the steps of all ranks and publishes the list."""
+def _gathered(mine: _parts.Report, rank: int, world: int) -> List[_parts.Report]:
+    """Rank 0 collects what all ranks tell and publishes the list."""
     if world == 1:
         return [mine]
     if rank > 0:
-        store.set(f"crun.state/at/{rank}", str(mine))
-        return [int(n) for n in store.get("crun.state/all", WAIT_S).split()]
-    steps = [mine] + [int(store.get(f"crun.state/at/{r}", WAIT_S)) for r in range(1, world)]
-    store.set("crun.state/all", " ".join(map(str, steps)))
-    return steps
+        store.set(f"crun.state/at/{rank}", json.dumps(mine))
+        return _parts.decode(store.get("crun.state/all", WAIT_S))
+    told = [json.dumps(mine)] + [store.get(f"crun.state/at/{r}", WAIT_S).decode() for r in range(1, world)]
+    store.set("crun.state/all", f"[{','.join(told)}]")
+    return _parts.decode(f"[{','.join(told)}]")
 
 
 def agreed_step() -> Optional[int]:
     """Where restore() of this round will lead; None: nobody has a commit. All ranks call it, or restore(), after the round
-    has begun."""
+    has begun. For states that each rank has whole."""
     if not _rounds.stays():
         return None
-    furthest = max(_agree())
+    furthest = max(r.step for r in _agree())
     return furthest if furthest >= 0 else None
 
 
 # --- tensors on their way
-
-
-def _accelerator(parts: Iterable[Any]) -> Any:
-    """The CUDA device that this rank's models lie on, whichever is the current one; None: on none."""
-    for part in parts if _torch() is not None else ():
-        of = _accelerator(part.crun_lends()) if hasattr(part, "crun_lends") else None
-        tensors = part.parameters() if isinstance(part, _torch().nn.Module) else ()
-        for device in [of] if of is not None else (t.device for t in tensors):
-            if device.type == "cuda":
-                return device
-    return None
-
-
-def _device(accelerator: Any) -> Any:
-    """Where messages lie: in CPU memory, but for a group of NCCL alone."""
-    torch = _torch()
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        raise RuntimeError("crun.State.restore: it has tensors to pass on: expected a call after init_process_group()")
-    if torch.distributed.get_backend() != "nccl":
-        return torch.device("cpu")
-    return accelerator if accelerator is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def _runs(tensors: List[Any]) -> Iterator[List[Tuple[Any, int]]]:
@@ -233,23 +181,23 @@ def _runs(tensors: List[Any]) -> Iterator[List[Tuple[Any, int]]]:
     run: List[Tuple[Any, int]] = []
     n = 0
     for t in tensors:
-        flat = t.reshape(-1).view(_torch().uint8)
-        if run and n + flat.numel() > PIECE // LARGE:
+        flat = t.reshape(-1).view(_tensors.torch().uint8)
+        if run and n + flat.numel() > _tensors.PIECE // LARGE:
             yield run
             run, n = [], 0
-        if flat.numel() <= PIECE // LARGE:
+        if flat.numel() <= _tensors.PIECE // LARGE:
             run.append((flat, n))
             n += flat.numel()
         else:
-            yield from ([(flat[at:at + PIECE], 0)] for at in range(0, flat.numel(), PIECE))
+            yield from ([(flat[at:at + _tensors.PIECE], 0)] for at in range(0, flat.numel(), _tensors.PIECE))
     if run:
         yield run
 
 
 def _message(run: List[Tuple[Any, int]], device: Any) -> Any:
     """Memory of a piece, on the device: the tensor's own where it can be."""
-    last, at = run[-1]
-    return last if len(run) == 1 and last.device == device else _torch().empty(at + last.numel(), dtype=_torch().uint8, device=device)
+    torch, (last, at) = _tensors.torch(), run[-1]
+    return last if len(run) == 1 and last.device == device else torch.empty(at + last.numel(), dtype=torch.uint8, device=device)
 
 
 def _give(tensors: List[Any], device: Any, to: int) -> None:
@@ -257,28 +205,28 @@ def _give(tensors: List[Any], device: Any, to: int) -> None:
         piece = _message(run, device)
         for part, at in run if piece is not run[0][0] else []:
             piece[at:at + part.numel()].copy_(part)
-        _torch().distributed.send(piece, to)
+        _tensors.torch().distributed.send(piece, to)
 
 
 def _take(tensors: List[Any], device: Any, source: int) -> None:
     for run in _runs(tensors):
         piece = _message(run, device)
-        _torch().distributed.recv(piece, source)
+        _tensors.torch().distributed.recv(piece, source)
         for part, at in run if piece is not run[0][0] else []:
             part.copy_(piece[at:at + part.numel()])
 
 
 def _hand_over(last: Optional[_Commit], all_: List[int], accelerator: Any) -> _Commit:
-    """-> the furthest commit; this rank's own, or as it was given. accelerator: _accelerator()"""
+    """-> the furthest commit; this rank's own, or as it was given. accelerator: _tensors.accelerator()"""
     rank, furthest = _lib.attached().info.rank, max(all_)
     have = [r for r, step in enumerate(all_) if step == furthest]
     need = [r for r, step in enumerate(all_) if step != furthest]
     giver = {r: have[i % len(have)] for i, r in enumerate(need)}
     if rank in giver:
         text, shapes = pickle.loads(store.get(f"crun.state/text/{giver[rank]}", WAIT_S))
-        tensors = [_torch().empty(shape, dtype=dtype) for shape, dtype in shapes]
+        tensors = [_tensors.torch().empty(shape, dtype=dtype) for shape, dtype in shapes]
         if tensors:
-            _take(tensors, _device(accelerator), giver[rank])
+            _take(tensors, _tensors.message_device(accelerator), giver[rank])
         return _Commit(furthest, text, tensors, set(range(len(tensors))))
     assert last is not None
     mine = [r for r in need if giver[r] == rank]
@@ -286,8 +234,12 @@ def _hand_over(last: Optional[_Commit], all_: List[int], accelerator: Any) -> _C
         shapes = [(tuple(t.shape), t.dtype) for t in last.tensors]
         store.set(f"crun.state/text/{rank}", pickle.dumps((last.text, shapes)))
     for r in mine if last.tensors else []:
-        _give(last.tensors, _device(accelerator), r)
+        _give(last.tensors, _tensors.message_device(accelerator), r)
     return last
+
+
+def _is_stateful(part: Any) -> bool:
+    return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
 
 
 class State:
@@ -298,19 +250,40 @@ class State:
     copy: keep a second copy of everything, not only of buffers and of what lies on an accelerator (which always is). Then
     anything may change the parameters between two commits, not only optimizers.
 
-    Only for state that each rank has whole. Random generators are not in it: seed them by step and rank, and a step that is
-    done again is the same."""
+    state["data"] = loader: its position too, of a StatefulDataLoader or the like: the next batch is the one after the last
+    that was committed. Positions are to be the same on all ranks, and hold for as many ranks.
 
-    def __init__(self, *parts: Any, copy: bool = False):
+    Where tensors are cut over ranks (DTensors: FSDP2, HSDP, tensor parallelism), each rank keeps copies of its part in CPU
+    memory, two steps of it. Parts are given to whoever lacks them by ranks that have the same ones. replicas: so many ranks
+    are to have each part; with 2, where the model is laid out over the ranks only once, another rank keeps it for each, of
+    another node if there are several. spread: steps over which such a copy is spread, after each a share; up to twice as
+    many are done again after a death. shard: names the part of this rank where no DTensor tells: a stage of a pipeline.
+
+    Random generators are not in it: seed them by step and rank, and a step that is done again is the same."""
+
+    def __init__(self, *parts: Any, copy: bool = False, replicas: int = 1, spread: int = 1, shard: Any = None):
         for part in parts:
-            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+            if not _is_stateful(part):
                 raise TypeError(f"crun.State: {type(part).__name__} has no state_dict() and load_state_dict(): expected a model, an "
                                 "optimizer, or the like")
-        self.parts, self.copy = parts, copy
-        torch = _torch()
+        if replicas not in (1, 2):
+            raise ValueError(f"crun.State: replicas {replicas}: expected 1 or 2")
+        if spread < 1:
+            raise ValueError(f"crun.State: spread {spread}: expected 1 or more steps")
+        self.parts, self.copy, self.replicas, self.spread, self.shard = parts, copy, replicas, spread, shard
+        self.is_cut = False  # as restore() has found it
+        torch = _tensors.torch()
         for part in parts:
             if torch is not None and isinstance(part, torch.optim.Optimizer):
                 watch_steps(part)
+
+    def __setitem__(self, name: str, loader: Any) -> None:
+        """Before restore()."""
+        if not _is_stateful(loader):
+            raise TypeError(f"crun.State: state['{name}']: {type(loader).__name__} has no state_dict() and load_state_dict(): expected a "
+                            "StatefulDataLoader, or the like")
+        others = (part for part in self.parts if not (isinstance(part, Position) and part.name == name))
+        self.parts = (*others, Position(name, loader))
 
     def commit(self, step: int) -> None:
         """The parts are as step `step` has left them: call it right after optimizer.step(), before anything that may fail. The
@@ -324,15 +297,21 @@ class State:
             return
         if _restored != _lib.attached().info.round:
             raise RuntimeError("crun.State.commit: expected a call of restore() before, in each call of the function")
-        self._take(step)
+        if self.is_cut:
+            _parts.parts.commit(step, self._states())
+        else:
+            self._take(step)
         if _rounds.is_held():
             raise RoundOver("another rank is gone")
+
+    def _states(self) -> List[Any]:
+        return [part.state_dict() for part in self.parts]
 
     def _take(self, step: int) -> None:
         global _last
         file = io.BytesIO()
-        pickler = _Pickler(file)
-        pickler.dump([part.state_dict() for part in self.parts])
+        pickler = _tensors.Pickler(file)
+        pickler.dump(self._states())
         self._await_accelerators(pickler.tensors)
         lendable = set() if self.copy else _lendable(self.parts)
         borrowed = {i for i, t in enumerate(pickler.tensors) if t.device.type == "cpu" and t.data_ptr() in lendable}
@@ -348,7 +327,7 @@ class State:
         """Whether the step was whole is known when it is over; ended from outside it may look as if."""
         devices = {t.device for t in tensors if t.device.type != "cpu"}
         for device in devices:
-            getattr(_torch(), device.type).synchronize(device)
+            getattr(_tensors.torch(), device.type).synchronize(device)
         if devices and _rounds.is_held():
             raise RoundOver("another rank is gone")
 
@@ -364,10 +343,17 @@ class State:
         if not _rounds.stays():
             return begin() if callable(begin) else begin
         _equal = {}
-        all_ = _agree()
+        key, meshes = _layout.layout((part for part in self.parts if not isinstance(part, Position)), self.shard)
+        reports = _agree(key)
+        self.is_cut = any(r.key for r in reports)
+        if self.is_cut:
+            step = self._restore_parts(reports, meshes, begin)
+            _restored = me.round
+            return step
+        all_ = [r.step for r in reports]
         if max(all_) < 0 and LOST in all_:
             raise StateLost("crun.State: no rank has its state any more: each had begun a step that was not committed")
-        accelerator = _accelerator(self.parts)
+        accelerator = _tensors.accelerator(self.parts)
         if accelerator is not None:
             _groups.connect(accelerator)
         if max(all_) >= 0:
@@ -378,9 +364,32 @@ class State:
             for part, state in zip(self.parts, commit.dicts()):
                 part.load_state_dict(state)
             step = commit.step
-            _equal = {t.data_ptr(): t._version for module in _modules(self.parts) for t in _tensors(module)}
+            _equal = {t.data_ptr(): t._version for module in _tensors.modules(self.parts) for t in _all_of(module)}
         else:
             step = begin() if callable(begin) else begin
         _restored = me.round
         self._take(step)
+        return step
+
+    def _restore_parts(self, reports: List[_parts.Report], meshes: List[Any], begin: Union[int, Callable[[], int]]) -> int:
+        here, accelerator = _parts.parts, _tensors.accelerator(self.parts)
+        if accelerator is not None:
+            _groups.connect(accelerator)
+        here.begin_round(reports[_lib.attached().info.rank].key, meshes, _tensors.message_device(accelerator))
+        step = whole = _parts.newest_whole(reports)
+        lost = _parts.tell_of(reports, step)
+        if lost and step == NOTHING and not callable(begin):
+            raise StateLost(f"crun.State: {lost}, and restore() was given no function that loads a checkpoint")
+        here.forget_after(step)
+        if step != NOTHING:
+            with _groups.messages():
+                states = here.collect(reports, step)
+            for part, state in zip(self.parts, states):
+                part.load_state_dict(state)
+        else:
+            step = begin() if callable(begin) else begin
+        if lost:
+            _parts.say(f"{lost}: all go on from step {step}" + (", of the checkpoint" if whole == NOTHING else ", which is"))
+        with _groups.messages():
+            here.begin(reports, step, self._states(), self.replicas, self.spread)
         return step

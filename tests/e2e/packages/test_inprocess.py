@@ -646,7 +646,7 @@ class Part:
 def test_a_commit_that_fails_halfway_leaves_no_mixture(monkeypatch):
     """The memory of the one before is used again."""
     none = types.SimpleNamespace(Module=(), Optimizer=())
-    monkeypatch.setattr(_state, "_torch", lambda: types.SimpleNamespace(Tensor=Tensor, nn=none, optim=none))
+    monkeypatch.setattr(_state._tensors, "torch", lambda: types.SimpleNamespace(Tensor=Tensor, nn=none, optim=none))
     monkeypatch.setattr(_state, "_last", None)
     part = Part()
     state = _state.State(part)
