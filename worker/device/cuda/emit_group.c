@@ -66,7 +66,8 @@ int emit_labels(struct cuda_plan *pl, int i, struct err *e)
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_LABELS, "labels", i, &s, e));
     struct k_labels *a = &s->args.as_KERNEL_LABELS;
-    *a = (struct k_labels){.n = pl->o.batch * (int)input_row_labels(&pl->p->input), .labels = pl->labels, .mix = pl->mix};
+    *a = (struct k_labels){
+        .n = pl->o.batch * (int)input_row_labels(&pl->p->input), .labels = pl->labels, .mix = pl->mix};
     return emit_use(pl, pl->p->ops[i].out, &a->out, e);
 }
 
