@@ -289,8 +289,8 @@ static void check_parts(int classes, int pad, enum dtype type, bool in_floats, f
     for (int r = 0; r < PART_ROWS; r++) {
         double metrics[METRIC_N] = {0}, *row = kept + r * classes;
         if (labels[r] >= 0) {
-            host_xent(row, classes, labels[r], (double)smoothing, metrics);
-            host_xent_backward(row, classes, labels[r], (double)smoothing, 2);
+            host_xent(row, classes, (struct host_target){.label = labels[r]}, (double)smoothing, metrics);
+            host_xent_backward(row, classes, (struct host_target){.label = labels[r]}, (double)smoothing, 2);
         } else {
             memset(row, 0, (size_t)classes * sizeof *row);
         }
