@@ -360,6 +360,7 @@ int args_parse(const struct arg_program *p, int argc, char **argv, void *config,
     free_names(&names);
     if (rc < 0 || r->help || r->version)
         return rc;
+    TRY(args_read_settings(p, config, r, e));
     TRY(args_read_files(p, r, e));
     for (size_t i = 0; p->specs[i].type != ARG_END_; i++)
         if (p->specs[i].type != ARG_HEADING && r->source[i] != ARG_FROM_COMMAND_LINE)

@@ -86,6 +86,12 @@ struct arg_section {
     const struct arg_row *rows;
 };
 
+/* Settings that a program has by itself: the text of a settings file, and its name, without '/', for --print-config and
+ * errors ("recipe NAME"). */
+struct arg_settings {
+    const char *name, *text;
+};
+
 struct arg_program {
     const char *name;    /* "crun", "trainer make-data" */
     const char *usage;   /* "[options] PROGRAM [args...]" */
@@ -101,6 +107,9 @@ struct arg_program {
     const struct arg_row *gone;
     /* settings files, the first one has priority; NULL-terminated; '~' in front means $HOME. NULL: none */
     const char *const *files;
+    /* Called after the command line was read, with what that gave: *ret becomes settings that go before those of files;
+     * NULL, as it was: there are none. NULL: never. */
+    int (*settings)(const void *config, struct arg_settings *ret, struct err *e);
     /* the commands of `NAME COMMAND ...`, by whole name, for completion; NULL-terminated; NULL: none */
     const struct arg_program *const *commands;
     const struct arg_section *const *sections; /* of the manual page, NULL-terminated; NULL: none */

@@ -107,6 +107,7 @@ static int take_line(const struct arg_program *p, char *line, const char *path, 
 }
 
 #define FILE_BYTES_MAX (1 << 20)
+#define SETTING_MAX 512 /* bytes of a line of a program's own settings */
 
 /* Open a settings file without waiting for a pipe. NULL with *e unset: there is no file. */
 static FILE *open_file(const char *path, struct err *e)
@@ -160,6 +161,23 @@ static int read_file(const struct arg_program *p, const char *path, struct arg_r
     free(line);
     fclose(f);
     return rc < 0 && number ? err_wrap(e, "%s: line %d", path, number) : rc;
+}
+
+int args_read_settings(const struct arg_program *p, const void *config, struct arg_result *r, struct err *e)
+{
+    struct arg_settings s = {0};
+    int number = 0;
+    TRY(p->settings ? p->settings(config, &s, e) : 0);
+    for (const char *at = s.text; at && *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        char line[SETTING_MAX];
+        const size_t n = strcspn(at, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)n, at);
+        if (n >= sizeof line || take_line(p, line, s.name, ++number, r, e) < 0)
+            return n >= sizeof line
+                       ? err_set(e, ERR_USAGE, "%s: expected less than %d bytes of settings", s.name, SETTING_MAX)
+                       : err_wrap(e, "%s: line %d", s.name, number);
+    }
+    return 0;
 }
 
 int args_read_files(const struct arg_program *p, struct arg_result *r, struct err *e)

@@ -266,7 +266,7 @@ static void print_source(const struct arg_spec *s, enum arg_source source, const
         fputs("default", out);
         break;
     case ARG_FROM_FILE:
-        fprintf(out, "file %s", path);
+        fprintf(out, "%s%s", strchr(path, '/') ? "file " : "", path);
         break;
     case ARG_FROM_ENV:
         args_env_value(s, variable, sizeof variable);

@@ -18,6 +18,9 @@ size_t args_next_item(const char **cursor, char separator, const char **item);
  * give. ERR_USAGE. */
 int args_read_files(const struct arg_program *p, struct arg_result *r, struct err *e);
 
+/* The same of p->settings, if there are any. */
+int args_read_settings(const struct arg_program *p, const void *config, struct arg_result *r, struct err *e);
+
 /* "N", "TEXT": the metavar of the spec, or one made from its type. */
 const char *args_metavar(const struct arg_spec *s);
 
