@@ -128,6 +128,7 @@ static const struct personality plan_options = {
     .own = own,
     .defaults = defaults,
     .config_size = sizeof(struct plan_config),
+    .recipes = true,
     .operands = ARG_NO_OPERANDS,
     .apply = apply,
 };

@@ -16,6 +16,7 @@
 #include "worker/data/sets/dataset.h"
 #include "worker/manifest/run_model.h"
 #include "worker/optim/schedule.h"
+#include "worker/optim/update.h"
 #include "worker/personality/personality.h"
 #include "worker/program/program.h"
 #include "worker/run/rate.h"
@@ -28,7 +29,7 @@
 
 struct summary_config {
     struct train_config train;
-    bool classes;
+    bool classes, epochs;
 };
 
 static const struct arg_spec own[] = {
@@ -37,6 +38,10 @@ static const struct arg_spec own[] = {
      .type = ARG_FLAG,
      .at = offsetof(struct summary_config, classes),
      .help = "each class with its pictures, not the first 20 alone"},
+    {.name = "all-epochs",
+     .type = ARG_FLAG,
+     .at = offsetof(struct summary_config, epochs),
+     .help = "the rate at the beginning of each epoch, and the share of --ema that its first step keeps"},
     ARG_END,
 };
 
@@ -60,6 +65,7 @@ static const struct personality summary_options = {
     .own = own,
     .defaults = defaults,
     .config_size = sizeof(struct summary_config),
+    .recipes = true,
     .operands = ARG_NO_OPERANDS,
     .apply = apply,
 };
@@ -184,8 +190,19 @@ static int print_set(const char *option, const char *path, struct dataset *d, bo
 
 /* --- schedule */
 
-static void print_schedule(const struct train_config *c, const struct forecast *f)
+/* Of a run whose epochs all have so many steps. */
+static void print_epochs(const struct train_config *c, const struct schedule *s, int64_t steps)
 {
+    const struct optimizer o = {
+        .ema = c->ema, .ema_every = c->ema_every, .ema_copied = rate_copied(s, steps), .epoch = steps};
+    for (int64_t i = 0; i < c->num_epochs; i++)
+        printf("  epoch %lld: rate %.17g, kept %.17g\n", (long long)i + 1, schedule_lr(s, i * steps),
+               c->ema > 0 ? optimizer_kept(&o, i * steps + 1) : 0);
+}
+
+static void print_schedule(const struct summary_config *all, const struct forecast *f)
+{
+    const struct train_config *c = &all->train;
     int64_t total = c->num_epochs * f->steps;
     if (c->max_steps && c->max_steps < total)
         total = c->max_steps;
@@ -202,6 +219,8 @@ static void print_schedule(const struct train_config *c, const struct forecast *
         printf("  step %9lld, epoch %8.2f: rate %.6g\n", (long long)at[i], (double)at[i] / (double)f->steps,
                schedule_lr(&s, at[i]));
     }
+    if (all->epochs)
+        print_epochs(c, &s, f->steps);
 }
 
 static void print_memory(const struct forecast *f)
@@ -230,7 +249,8 @@ static int print_model(void *ctx, struct session *s, struct err *e)
     if (c->train.train_data)
         hints_tell_part(s->train_set, c->train.train_data);
     TRY(print_set("--train-data", c->train.train_data, s->train_set, c->classes, e));
-    return print_set("--test-data", c->train.test_data, s->test_set, c->classes, e);
+    return print_set(c->train.val_split > 0 ? "--val-split of" : "--test-data", train_config_held_out(&c->train),
+                     s->test_set, c->classes, e);
 }
 
 static int print_summary(const struct summary_config *c, struct err *e)
@@ -242,7 +262,7 @@ static int print_summary(const struct summary_config *c, struct err *e)
     const int rc = forecast_on(&f, b, &c->train, &visit, e);
     if (rc == 0) {
         print_memory(&f);
-        print_schedule(&c->train, &f);
+        print_schedule(c, &f);
         printf("\ndevice: %s; %s\n", f.device, f.precision);
         forecast_free(&f);
     }

@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/job/manual.h"
 #include "worker/config/config_parse.h"
+#include "worker/config/recipes.h"
 #include "worker/data/loader/input.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/data/sets/dataset.h"
@@ -21,6 +22,8 @@ static const struct arg_spec specs[] = {
 #include "worker/config/config_model.def"
 
 #include "worker/config/config_training.def"
+
+#include "worker/config/config_goal.def"
 
 #include "worker/config/config_run.def"
     ARG_END,
@@ -44,6 +47,7 @@ const struct arg_program train_program = {
     .specs = specs,
     .operands = ARG_OPERANDS, /* of --evaluate */
     .sections = sections,
+    .settings = recipes_settings,
 };
 
 int train_config_defaults(struct train_config *c, struct arg_result *r, struct err *e)
@@ -55,14 +59,18 @@ int train_config_defaults(struct train_config *c, struct arg_result *r, struct e
 void train_config_by_optimizer(struct train_config *c, const struct arg_program *p, const struct arg_result *r)
 {
     static const struct {
-        double base_lr, weight_decay;
-    } usual[] = {[OPTIMIZER_ADAM] = {1e-3, 0}, [OPTIMIZER_ADAMW] = {1e-3, 1e-2}};
-    if (c->optimizer != OPTIMIZER_ADAM && c->optimizer != OPTIMIZER_ADAMW)
+        double base_lr, weight_decay, eps;
+    } usual[] = {[OPTIMIZER_ADAM] = {1e-3, 0, 1e-8},
+                 [OPTIMIZER_ADAMW] = {1e-3, 1e-2, 1e-8},
+                 [OPTIMIZER_LAMB] = {1e-3, 1e-2, 1e-6}}; /* timm's */
+    if (c->optimizer < OPTIMIZER_ADAM)
         return; /* the table's */
     if (args_source(p, r, "base-learning-rate") == ARG_FROM_DEFAULT)
         c->base_lr = usual[c->optimizer].base_lr;
     if (args_source(p, r, "weight-decay") == ARG_FROM_DEFAULT)
         c->weight_decay = usual[c->optimizer].weight_decay;
+    if (args_source(p, r, "adam-eps") == ARG_FROM_DEFAULT)
+        c->adam_eps = usual[c->optimizer].eps;
 }
 
 /* The first of these options that was given. */
@@ -104,6 +112,11 @@ enum resume train_config_resume(const struct train_config *c)
     if (!c->resume || strcmp(c->resume, "off") == 0)
         return RESUME_OFF;
     return strcmp(c->resume, "auto") == 0 ? RESUME_AUTO : RESUME_PATH;
+}
+
+const char *train_config_held_out(const struct train_config *c)
+{
+    return c->val_split > 0 ? c->train_data : c->test_data;
 }
 
 int train_config_tensor(const struct train_config *c, int world)

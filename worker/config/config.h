@@ -57,10 +57,14 @@ struct channels {
     X(OPTIMIZER_SGD, "sgd")                                                                                            \
     X(OPTIMIZER_LARS, "lars")                                                                                          \
     X(OPTIMIZER_ADAM, "adam")                                                                                          \
-    X(OPTIMIZER_ADAMW, "adamw")
+    X(OPTIMIZER_ADAMW, "adamw")                                                                                        \
+    X(OPTIMIZER_LAMB, "lamb")
 #define SGD_RULES(X)                                                                                                   \
     X(SGD_TORCH, "torch")                                                                                              \
     X(SGD_CAFFE2, "caffe2")
+#define LR_PERS(X)                                                                                                     \
+    X(LR_PER_STEP, "step")                                                                                             \
+    X(LR_PER_EPOCH, "epoch")
 #define LR_SCALES(X)                                                                                                   \
     X(LR_SCALE_NONE, "none")                                                                                           \
     X(LR_SCALE_WORKERS, "workers")                                                                                     \
@@ -68,7 +72,8 @@ struct channels {
 #define SHUFFLES(X)                                                                                                    \
     X(SHUFFLE_AUTO, "auto")                                                                                            \
     X(SHUFFLE_ON, "on")                                                                                                \
-    X(SHUFFLE_OFF, "off")
+    X(SHUFFLE_OFF, "off")                                                                                              \
+    X(SHUFFLE_BALANCED, "balanced")
 #define IF_CHECKPOINTS(X)                                                                                              \
     X(IF_CHECKPOINT_REFUSE, "refuse")                                                                                  \
     X(IF_CHECKPOINT_ASIDE, "aside")
@@ -85,14 +90,25 @@ struct channels {
     X(MODEL_PARALLEL_CLASSES, "1")                                                                                     \
     X(MODEL_PARALLEL_LAST, "-1")                                                                                       \
     X(MODEL_PARALLEL_BLOCKS, "blocks")
+#define BEST_BYS(X)                                                                                                    \
+    X(BEST_BY_AUTO, "auto")                                                                                            \
+    X(BEST_BY_TOP1, "top1")                                                                                            \
+    X(BEST_BY_TOP5, "top5")                                                                                            \
+    X(BEST_BY_LOSS, "loss")
+#define LOSSES(X)                                                                                                      \
+    X(LOSS_SOFTMAX, "ce")                                                                                              \
+    X(LOSS_BINARY, "bce")
 #define LOSS_REDUCTIONS(X)                                                                                             \
     X(LOSS_MEAN, "mean")                                                                                               \
     X(LOSS_SUM, "sum")                                                                                                 \
     X(LOSS_NONE, "none")
 enum model_parallel_dim { MODEL_PARALLEL_DIMS(CHOICE_ID) };
 enum loss_reduction { LOSS_REDUCTIONS(CHOICE_ID) };
+enum loss_name { LOSSES(CHOICE_ID) };
+enum best_by { BEST_BYS(CHOICE_ID) };
 enum optimizer_name { OPTIMIZERS(CHOICE_ID) };
 enum sgd_rule { SGD_RULES(CHOICE_ID) };
+enum lr_per { LR_PERS(CHOICE_ID) };
 enum lr_scale { LR_SCALES(CHOICE_ID) };
 struct shuffle {
     enum { SHUFFLES(CHOICE_ID) SHUFFLE_SHARDS } how;
@@ -154,9 +170,18 @@ struct train_config {
     double max_time;               /* seconds, 0: no limit */
     int optimizer, sgd_rule;       /* enum optimizer_name, enum sgd_rule */
     double base_lr, momentum, weight_decay, beta2, adam_eps, lars_eta, clip_grad_norm, label_smoothing, ema;
-    int loss_reduction;   /* enum loss_reduction */
-    int64_t ignore_index; /* a label that counts nowhere; none is negative */
-    double max_loss;      /* of an epoch; 0: any */
+    int loss_reduction;        /* enum loss_reduction */
+    int64_t ignore_index;      /* a label that counts nowhere; none is negative */
+    int loss;                  /* enum loss_name */
+    const char *class_weights; /* numbers, or "balanced"; NULL: all are 1 */
+    double layer_decay;        /* of rates; 1: none */
+    int64_t ema_every;         /* steps; 0: each, with a warm-up of its own */
+    int lr_per;                /* enum lr_per */
+    const char *recipe;        /* NULL: none */
+    double val_split;          /* of --train-data; 0: nothing is held out */
+    int best_by;               /* enum best_by */
+    int64_t early_stop;        /* evaluations; 0: never */
+    double max_loss;           /* of an epoch; 0: any */
     bool nesterov, bn_decay;
     const char *no_decay, *lr_mul;      /* worker/program/patterns.h; NULL: none */
     int lr_policy, lr_scale, lr_warmup; /* enum lr_policy, lr_scale, lr_warmup */
@@ -240,6 +265,9 @@ struct pipeline train_config_pipeline(const struct train_config *c);
 int train_config_zero(const struct train_config *c);
 
 enum resume train_config_resume(const struct train_config *c);
+
+/* What is evaluated: --test-data, or what it is held out of; NULL: nothing is. */
+const char *train_config_held_out(const struct train_config *c);
 
 /* *c, which is zeroed: of a command line that gives no option, and no training set. r: as of args_parse(). */
 int train_config_defaults(struct train_config *c, struct arg_result *r, struct err *e);

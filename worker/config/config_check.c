@@ -38,8 +38,18 @@ int train_config_check_channels(const struct train_config *c, struct err *e)
 
 static int check_data(const struct train_config *c, struct err *e)
 {
-    if (c->evaluate && !c->test_data)
+    if (c->evaluate && !train_config_held_out(c))
         return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
+    if (c->val_split > 0 && c->test_data)
+        return err_set(e, ERR_USAGE,
+                       "--val-split %g: --test-data is evaluated already; drop one of the two, and try the test "
+                       "data with --evaluate in the end",
+                       c->val_split);
+    if (c->val_split > 0 && !c->train_data)
+        return err_set(e, ERR_USAGE, "--val-split %g needs --train-data, which it holds samples out of", c->val_split);
+    if (c->early_stop && !train_config_held_out(c))
+        return err_set(e, ERR_USAGE, "--early-stop %d: nothing is evaluated; --test-data or --val-split is needed",
+                       (int)c->early_stop);
     if (c->report && !c->evaluate)
         return err_set(e, ERR_USAGE, "--report goes with --evaluate");
     if (c->token_bytes && c->token_bytes != 2 && c->token_bytes != 4)
@@ -74,6 +84,10 @@ static int check_mixing(const struct train_config *c, struct err *e)
                        "--ignore-index %d: an image of that class may be mixed with others; leave --mixup and --cutmix "
                        "out",
                        (int)c->ignore_index);
+    if (mixes && c->class_weights)
+        return err_set(e, ERR_USAGE,
+                       "--class-weights: an image of two classes has no weight of one; leave --class-weights out, or "
+                       "--mixup and --cutmix");
     if (!mixes && c->mix_group != 128)
         return err_set(e, ERR_USAGE, "--mix-group %d: nothing is mixed without --mixup or --cutmix", (int)c->mix_group);
     return 0;
@@ -97,6 +111,13 @@ static int check_folders(const struct train_config *c, struct err *e)
     return 0;
 }
 
+static int check_loss(const struct train_config *c, struct err *e)
+{
+    if (c->class_weights && c->loss == LOSS_BINARY)
+        return err_set(e, ERR_USAGE, "--class-weights are those of --loss ce; --loss bce has none");
+    return 0;
+}
+
 static int check_optimizer(const struct train_config *c, struct err *e)
 {
     if (c->optimizer != OPTIMIZER_SGD && (c->nesterov || c->sgd_rule != SGD_TORCH))
@@ -105,7 +126,7 @@ static int check_optimizer(const struct train_config *c, struct err *e)
         return err_set(e, ERR_USAGE, "--nesterov goes with --sgd-rule torch; caffe2's rule is Nesterov's already");
     if (c->nesterov && c->momentum == 0)
         return err_set(e, ERR_USAGE, "--nesterov needs a --momentum above 0");
-    if ((c->optimizer == OPTIMIZER_ADAM || c->optimizer == OPTIMIZER_ADAMW) && (c->momentum >= 1 || c->beta2 >= 1))
+    if (c->optimizer >= OPTIMIZER_ADAM && (c->momentum >= 1 || c->beta2 >= 1))
         return err_set(e, ERR_USAGE, "--momentum %g, --beta2 %g: adam needs both below 1", c->momentum, c->beta2);
     if ((c->lr_policy == LR_HOROVOD || c->lr_policy == LR_APEX) && c->lr_scale != LR_SCALE_NONE)
         return err_set(e, ERR_USAGE, "--lr-policy %s scales the rate itself: leave --lr-scale out",
@@ -193,6 +214,7 @@ int train_config_check(const struct train_config *c, struct err *e)
     TRY(check_mixing(c, e));
     TRY(check_folders(c, e));
     TRY(check_optimizer(c, e));
+    TRY(check_loss(c, e));
     TRY(check_model_parallel(c, e));
     TRY(check_auto(c, e));
     TRY(check_stages(c, e));

@@ -180,7 +180,7 @@ int config_parse_shuffle(const char *text, void *field, struct err *e)
             return 0;
         }
     if (strncmp(text, "shards:", 7) != 0)
-        return err_set(e, ERR_USAGE, "expected auto, on, off or shards:N, got '%s'", text);
+        return err_set(e, ERR_USAGE, "expected auto, on, off, balanced or shards:N, got '%s'", text);
     TRY(parse_i64(text + 7, "shards", 1, 1000000, &n, e));
     *s = (struct shuffle){.how = SHUFFLE_SHARDS, .shards = (int)n};
     return 0;

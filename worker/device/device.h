@@ -22,6 +22,7 @@
 #include "common/base/choice.h"
 #include "worker/device/batch_mix.h"
 #include "worker/device/gpu_choice.h"
+#include "worker/device/loss_rule.h"
 #include "worker/device/update_rule.h"
 #include "worker/precision/dtype.h"
 #include "worker/precision/loss_scale.h"
@@ -161,6 +162,7 @@ struct plan_options {
     bool emulate; /* halves by rounding what would be stored as one; arithmetic is the arena's (fp32, ref: fp64) */
     enum half_rule half;
     bool half_bn;              /* scale and shift of batch norm, too */
+    struct loss_rule loss;     /* of XENT; of HEAD it is plain */
     enum memory_format format; /* -ENOTSUP where the device has only its own (ref) */
     bool keep_all;             /* no fusion across ops, every tensor readable: tests */
     bool fresh_weights;        /* parameters change between any two runs: copies of weights need not be kept, and a

@@ -12,6 +12,8 @@
 #define REAL double
 #include "worker/device/xent_parts.h"
 
+#include "worker/device/loss_parts.h"
+
 static bool reads_params(const struct op *op)
 {
     return op->param[0] >= 0;
@@ -225,28 +227,31 @@ double host_largest(const double *z, int n)
     return top;
 }
 
-static void xent_of_row(const double *z, int classes, struct host_target t, double smoothing, double lse[LSE_N],
-                        double *metrics)
+static void xent_of_row(const struct loss_rule *r, const double *z, int classes, struct host_target t, double smoothing,
+                        double lse[LSE_N], double *metrics)
 {
     const double label[LABEL_N] = {
         [LABEL_CLASS] = t.label, [LABEL_WEIGHT] = 1, [LABEL_SECOND] = t.second, [LABEL_SHARE] = t.share};
     double top[TOP_N], sums[SUMS_N];
     xent_top(z, classes, 0, label, host_largest(z, classes), top);
     xent_sums(z, classes, 0, top, sums);
-    xent_parts(sums, top, classes, smoothing, lse, metrics);
+    loss_sums(r, z, classes, 0, top, sums);
+    loss_parts(r, sums, top, classes, smoothing, lse, metrics);
 }
 
-void host_xent(const double *z, int classes, struct host_target t, double smoothing, double *metrics)
+void host_xent(const struct loss_rule *r, const double *z, int classes, struct host_target t, double smoothing,
+               double *metrics)
 {
     double lse[LSE_N];
-    xent_of_row(z, classes, t, smoothing, lse, metrics);
+    xent_of_row(r, z, classes, t, smoothing, lse, metrics);
 }
 
-void host_xent_backward(double *z, int classes, struct host_target t, double smoothing, double scale)
+void host_xent_backward(const struct loss_rule *r, double *z, int classes, struct host_target t, double smoothing,
+                        double scale)
 {
     double lse[LSE_N];
-    xent_of_row(z, classes, t, smoothing, lse, NULL);
-    xent_row_gradient(z, classes, 0, lse, classes, smoothing, scale);
+    xent_of_row(r, z, classes, t, smoothing, lse, NULL);
+    loss_row_gradient(r, z, classes, 0, lse, classes, smoothing, scale);
 }
 
 void host_turns(const struct program *p, const struct op *op, float *table)

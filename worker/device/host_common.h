@@ -58,13 +58,14 @@ static inline struct host_target host_target(const struct batch *b, size_t per, 
 /* Number of samples that count. */
 double host_batch_count(const struct batch *b, int n);
 
-/* The target of a sample: (1 - smoothing) * ((1 - share) * onehot(label) + share * onehot(second)) + smoothing /
- * classes. Add a counting sample's loss, hits (of its label) and 1 to metrics[METRIC_N]. z: logits of its classes. A
- * logit that is not a number is no hit. */
-void host_xent(const double *z, int classes, struct host_target t, double smoothing, double *metrics);
+/* r, smoothing: loss_rule.h. Add a counting sample's loss, hits (of its label) and 1 to metrics[METRIC_N]. z: logits of
+ * its classes. A logit that is not a number is no hit. */
+void host_xent(const struct loss_rule *r, const double *z, int classes, struct host_target t, double smoothing,
+               double *metrics);
 
-/* z becomes (softmax(z) - target) * scale. */
-void host_xent_backward(double *z, int classes, struct host_target t, double smoothing, double scale);
+/* z becomes its gradient, times scale; plain: (softmax(z) - target) * scale. */
+void host_xent_backward(const struct loss_rule *r, double *z, int classes, struct host_target t, double smoothing,
+                        double scale);
 double host_largest(const double *z, int n); /* n >= 1 */
 
 /* Of OP_ROPE: (t, d), of each position cosines of its angles, and then their sines. */

@@ -16,7 +16,8 @@
     X(UPDATE_CAFFE2, "caffe2")     /* g += wd * w; m' = mu * m + lr * g; w -= (1 + mu) * m' - mu * m */                \
     X(UPDATE_LARS, "lars")   /* r = trust * |w| / (|g| + wd * |w|); m = mu * m + lr * r * (g + wd * w); w -= m */      \
     X(UPDATE_ADAM, "adam")   /* torch.optim.Adam: momentum is beta1, decay is added to the gradient */                 \
-    X(UPDATE_ADAMW, "adamw") /* torch.optim.AdamW: w *= 1 - lr * wd, then Adam without decay */
+    X(UPDATE_ADAMW, "adamw") /* torch.optim.AdamW: w *= 1 - lr * wd, then Adam without decay */                        \
+    X(UPDATE_LAMB, "lamb")   /* timm's: d = Adam's step at rate 1 + wd * w; w -= lr * r * d, r = |w| / |d| */
 
 enum update_rule { UPDATE_RULES(CHOICE_ID) };
 
@@ -24,15 +25,18 @@ const char *update_rule_name(enum update_rule r);
 
 struct update {
     enum update_rule rule;
-    size_t first, n;       /* LARS: one tensor */
+    size_t first, n;       /* LARS, LAMB: one tensor */
     size_t skipped;        /* moments of element i are at i - skipped of their arenas: 0 where these are whole */
     size_t params_skipped; /* and the parameter likewise */
     double lr, momentum, weight_decay;
     double grad_mul;   /* 1 / grad_scale */
-    double trust;      /* LARS: eta; 0: r = 1 (biases, batch norm) */
-    double beta2, eps; /* ADAM, ADAMW */
-    int64_t step;      /* ADAM, ADAMW: updates of this state, this one included */
-    void *second;      /* ADAM, ADAMW: arena of second moments */
+    double trust;      /* LARS: eta; LAMB: 1; 0: r = 1 (biases, batch norm) */
+    double beta2, eps; /* ADAM, ADAMW, LAMB */
+    int64_t step;      /* the same: updates of this state, this one included */
+    void *second;      /* the same: arena of second moments */
+    /* LAMB, NULL: none; else device memory, an element: it becomes the norm of d over the slice, and nothing else
+     * changes. With a trust above 0. */
+    void *measure;
     /* NULL: no clipping; else device memory, grad_norm()'s result: clip = min(1, max_norm / (norm + 1e-6)) */
     const void *norm;
     double max_norm;

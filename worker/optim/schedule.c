@@ -42,6 +42,7 @@ static double warm(const struct schedule *s, int64_t step)
 
 double schedule_lr(const struct schedule *s, int64_t step)
 {
+    step = s->hold > 0 ? step / s->hold * s->hold : step;
     if (step < s->warmup_steps)
         return s->base_lr * warm(s, step);
     switch (s->policy) {

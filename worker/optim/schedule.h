@@ -39,6 +39,7 @@ struct schedule {
     enum lr_warmup warmup;
     double warmup_start; /* CAFFE2, CONSTANT, HOROVOD */
     double base_lr;
+    int64_t hold;         /* steps for which the rate stays as at the first of them: of an epoch; 0: one */
     double least;         /* COSINE: the rate at the end, at most base_lr */
     int64_t total_steps;  /* of the run */
     int64_t warmup_steps; /* steps before it: base * the warm-up's factor */
@@ -53,9 +54,10 @@ struct schedule {
 /* Can it be used? -EINVAL names the member, its value and what is expected. */
 int schedule_check(const struct schedule *s, struct err *e);
 
-/* Rate of step s (0-based). COSINE: least + (base - least) * (1 + cos(pi * (s - warmup) / (total - warmup))) / 2,
- * least beyond the end. POLY: base * (1 - (s - warmup) / (total - warmup))^power, 0 beyond the end. The others count s
- * from the beginning of the run, warm-up included, as Caffe2's LearningRate and torch's StepLR do. */
+/* Rate of step s (0-based), or where rates are held of the first one that has the same.
+ * COSINE: least + (base - least) * (1 + cos(pi * (s - warmup) / (total - warmup))) / 2, least beyond the end.
+ * POLY: base * (1 - (s - warmup) / (total - warmup))^power, 0 beyond the end.
+ * The others count s from the beginning of the run, warm-up included, as LearningRate of Caffe2 and StepLR do. */
 double schedule_lr(const struct schedule *s, int64_t step);
 
 const char *schedule_policy_name(enum lr_policy p);

@@ -90,6 +90,12 @@ static void adopt(const struct personality *p, struct arg_spec *s, char aliases[
     s->required = s->required && p->operands == ARG_NO_OPERANDS && !is_own(p, s->name, strlen(s->name));
 }
 
+/* Other trainers' options have other names, or units. */
+static bool is_recipe(const struct personality *p, const struct arg_spec *s)
+{
+    return !p->recipes && strcmp(s->name, "recipe") == 0;
+}
+
 static void merge(struct merged *m, const struct personality *p)
 {
     size_t n = 0;
@@ -97,7 +103,7 @@ static void merge(struct merged *m, const struct personality *p)
         m->specs[n++] = *s;
     for (const struct arg_spec *s = train_program.specs; s->type != ARG_END_; s++) {
         assert(n + 1 < ARG_SPECS_MAX);
-        if (s->type != ARG_HEADING && is_own(p, s->name, strlen(s->name)))
+        if (s->type != ARG_HEADING && (is_own(p, s->name, strlen(s->name)) || is_recipe(p, s)))
             continue;
         m->specs[n] = *s;
         if (s->type != ARG_HEADING)
@@ -111,6 +117,7 @@ static void merge(struct merged *m, const struct personality *p)
                                       .summary = p->summary,
                                       .epilog = p->epilog,
                                       .specs = m->specs,
+                                      .settings = p->recipes ? train_program.settings : NULL,
                                       .operands = p->operands};
 }
 

@@ -38,6 +38,7 @@ struct personality {
     const struct personality_default *defaults; /* ends with option NULL */
     size_t config_size;
     enum arg_operands operands;
+    bool recipes; /* --recipe: its options are named as trainer's, and mean the same */
     /* ERR_USAGE, or -ENOTSUP for what is not supported. Warnings go to stderr. */
     int (*apply)(void *config, const struct personality_args *a, struct err *e);
 };

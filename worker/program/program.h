@@ -186,12 +186,15 @@ enum metric {
     METRIC_SAVE,
     METRIC_ONE,
     METRIC_WAITED,
+    METRIC_WEIGHT,
+    METRIC_MEASURE,
     METRIC_N = 16
 };
 /* LOSS: sum of -log p(label); TOP1, TOP5: samples whose label is among the 1 (5, or all classes if fewer) largest
  * logits, ties going to the lower class; COUNT: sum of weights. The rest is set by the step, a device leaves it at 0.
  * STOP, SAVE: ranks that want to stop, to save; BAD: samples that could not be decoded; NORM: of the reduced gradients,
- * ONE: 1, no sums. */
+ * ONE: 1, no sums; WEIGHT: sum of the weights of the classes of samples that count, where classes have some; MEASURE:
+ * of this rank, struct update's. */
 
 /* One of the parts of a model that a program is, where it is not the whole (stages.h): ops of its own, forward
  * [first, end) and backward [first_back, end_back), and what goes in and out. */

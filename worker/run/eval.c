@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
+#include "worker/config/config.h"
 #include "worker/data/loader/loader.h"
 #include "worker/device/device.h"
 #include "worker/evaluation/eval_report.h"
@@ -14,6 +15,16 @@
 #include "worker/run/bad_samples.h"
 #include "worker/state/divergence.h"
 #include "worker/state/state.h"
+
+double eval_score(const struct train_config *cfg, const struct eval_result *r)
+{
+    const bool by_loss = cfg->best_by == BEST_BY_LOSS || (cfg->best_by == BEST_BY_AUTO && cfg->length);
+    if (by_loss && cfg->length)
+        return exp(-r->loss / r->count);
+    if (by_loss)
+        return 1 / (1 + r->loss / r->count);
+    return (cfg->best_by == BEST_BY_TOP5 ? r->top5 : r->top1) / r->count;
+}
 
 enum { LOSS, TOP1, TOP5, COUNT, BAD, STOP, SUMS };
 

@@ -13,6 +13,7 @@ struct loader;
 struct plan;
 struct stage;
 struct state;
+struct train_config;
 
 struct eval_result {
     double loss, top1, top5, count; /* sums over all ranks */
@@ -20,6 +21,10 @@ struct eval_result {
     double seconds; /* of this rank */
     bool stopped;   /* some rank wants to stop: the sums are of a part only */
 };
+
+/* How good it is, greater is better: the share that was right (of --best-by top1 or top5), or 1 / (1 + loss); of tokens
+ * the reciprocal of the perplexity. */
+double eval_score(const struct train_config *cfg, const struct eval_result *r);
 
 /* Who wants to follow it: called after each batch with the sums of this rank, over the batch and so far. */
 struct eval_watch {

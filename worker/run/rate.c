@@ -53,6 +53,11 @@ static void set_preset(struct schedule *s, const struct train_config *cfg, doubl
         s->total_steps = s->warmup_steps;
 }
 
+int64_t rate_copied(const struct schedule *s, int64_t steps_per_epoch)
+{
+    return (s->warmup_steps + steps_per_epoch - 1) / steps_per_epoch * steps_per_epoch;
+}
+
 struct schedule rate_schedule(const struct train_config *cfg, double workers, int parts, int64_t steps_per_epoch,
                               int64_t total)
 {
@@ -66,7 +71,8 @@ struct schedule rate_schedule(const struct train_config *cfg, double workers, in
                          .total_steps = total,
                          .step_size = step_size > 0 ? step_size : 1,
                          .gamma = cfg->lr_gamma,
-                         .power = cfg->lr_power};
+                         .power = cfg->lr_power,
+                         .hold = cfg->lr_per == LR_PER_EPOCH ? steps_per_epoch : 0};
     if (s.policy == LR_HOROVOD || s.policy == LR_APEX) {
         set_preset(&s, cfg, workers, steps_per_epoch);
     } else {

@@ -18,4 +18,7 @@ double rate_workers(const struct train_config *cfg, int64_t workers, int64_t bat
 struct schedule rate_schedule(const struct train_config *cfg, double workers, int parts, int64_t steps_per_epoch,
                               int64_t total);
 
+/* Steps that averages are copies for (--ema-every): those of the epochs that warm-up has some of. */
+int64_t rate_copied(const struct schedule *s, int64_t steps_per_epoch);
+
 #endif

@@ -247,13 +247,13 @@ static void save_best(struct saver *v, struct position *at, bool over)
 
 int saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over, struct err *e)
 {
-    const double top1 = v->s->cfg->length ? exp(-r->loss / r->count) : r->top1 / r->count;
+    const double score = eval_score(v->s->cfg, r);
     if (v->writer)
         hear_of_result(v, at);
     TRY(agree_on_best(v, at, e));
-    if (at->best_updates > 0 && top1 <= at->best_top1 + 1e-12) /* a manifest's numbers may be an ulp off */
+    if (at->best_updates > 0 && score <= at->best_top1 + 1e-12) /* a manifest's numbers may be an ulp off */
         return 0;
-    at->best_top1 = top1;
+    at->best_top1 = score;
     at->best_updates = at->updates;
     if (!v->writer)
         return 0;

@@ -44,6 +44,17 @@ static const float *weigh(const struct step *t, const struct batch *b)
     return t->weights;
 }
 
+/* Of the classes of samples that count. */
+static double weight_of(const struct step *t, const struct batch *b)
+{
+    const size_t n = (size_t)t->parts * (size_t)t->stride, own = (size_t)t->part; /* others' are not this rank's */
+    double sum = 0;
+    for (size_t i = 0; i < n && t->loader && t->class_weights; i++)
+        if (i % (size_t)t->stride < own && b->weights[i] != 0 && b->labels[i] != t->ignored)
+            sum += (double)t->class_weights[b->labels[i]];
+    return sum;
+}
+
 /* Forward and backward, part after part; buckets leave as they fill in the last one. all: of all parts. */
 static int run_parts(struct step *t, const struct run_args *all, struct err *e)
 {
@@ -158,6 +169,7 @@ static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w
     at->loaded = clock_ns();
     trace_span(t->trace, "data", "wait for the loader", at->began);
     const int64_t before = waited(t);
+    const double weight = weight_of(t, &batch.b);
     int rc = run_batch(t, &batch.b, grad_scale, e);
     if (t->loader)
         loader_done(t->loader, &batch);
@@ -169,6 +181,8 @@ static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w
     if (t->tells_waits)
         TRY(set_metric(t, METRIC_WAITED, t->waits, e));
     TRY(set_metric(t, METRIC_BAD, (double)batch.bad, e));
+    if (t->class_weights)
+        TRY(set_metric(t, METRIC_WEIGHT, weight, e));
     TRY(ddp_wait(t->ddp, e));
     if (t->parts > 1 && ddp_each_part(t->ddp))
         TRY(ddp_keep(t->ddp, false, true, e));
@@ -205,9 +219,10 @@ int train_finish_rest(struct step *t, struct err *e)
 static struct step_result result_of(const double m[METRIC_N], double lr, bool skipped)
 {
     const bool known = !skipped || isfinite(m[METRIC_LOSS]);
+    const double share = m[METRIC_WEIGHT] > 0 ? m[METRIC_COUNT] / m[METRIC_WEIGHT] : 1; /* loss / count is the mean */
     return (struct step_result){.done = true,
                                 .lr = lr,
-                                .loss = known ? m[METRIC_LOSS] : 0,
+                                .loss = known ? m[METRIC_LOSS] * share : 0,
                                 .top1 = known ? m[METRIC_TOP1] : 0,
                                 .top5 = known ? m[METRIC_TOP5] : 0,
                                 .count = known ? m[METRIC_COUNT] : 0,
@@ -239,7 +254,7 @@ static int sum_and_judge(struct step *t, double lr, struct step_wishes w, struct
     TRY(state_get_metrics(t->state, m, e));
     TRY(judge(t, m, &skipped, e));
     if (!skipped)
-        TRY(optimizer_agree(t->optimizer, t->state, t->ddp, grad_scale, e));
+        TRY(optimizer_agree(t->optimizer, t->state, t->ddp, grad_scale, t->updates + 1, e));
     TRY(t->before_update ? t->before_update(t->arg, e) : 0);
     t->rest = (struct step_rest){.reached = STEP_REACHED_SUMS,
                                  .lr = lr,
@@ -297,7 +312,8 @@ static int enqueue(struct step *t, double lr, struct step_wishes w, int slot, st
     TRY(hand_over_scale(t, e));
     TRY(sum_gradients(t, grad_scale, w, at, e));
     t->ahead.halfway = true;
-    TRY(optimizer_agree(t->optimizer, s, t->ddp, grad_scale, e)); /* while the scale is still this step's */
+    TRY(optimizer_agree(t->optimizer, s, t->ddp, grad_scale, t->updates + 1,
+                        e)); /* while the scale is still this step's */
     TRY(a->judge(s->device, state_metric(s, METRIC_LOSS), wants_norm(t) ? s->norm : NULL, e));
     TRY(optimizer_update(t->optimizer, s, &t->precision, lr, grad_scale, ++t->updates, e));
     TRY(optimizer_spread(t->optimizer, s, t->ddp, t->moments_from + t->updates, e)); /* skipped ones are in updates */

@@ -56,12 +56,13 @@ struct step {
     const struct optimizer *optimizer;
     const struct trace *trace; /* NULL: none */
     int parts; /* >= 1: the batch goes through the plan in so many parts, whose gradients are added up before they are reduced */
-    int part;         /* samples of one: the batch of the plan */
-    int stride;       /* rows of a batch from one to the next: others' are behind it (plan_options.others) */
-    uint64_t seed;    /* of what is dropped */
-    double smoothing; /* of labels */
-    int64_t ignored;  /* a label that does not count; where there is one: */
-    float *weights;   /* (parts * stride), of the step's own; else NULL */
+    int part;                   /* samples of one: the batch of the plan */
+    int stride;                 /* rows of a batch from one to the next: others' are behind it (plan_options.others) */
+    uint64_t seed;              /* of what is dropped */
+    double smoothing;           /* of labels */
+    const float *class_weights; /* of the loss; NULL: all are 1 */
+    int64_t ignored;            /* a label that does not count; where there is one: */
+    float *weights;             /* (parts * stride), of the step's own; else NULL */
     struct precision precision;
     double grad_batch;   /* labels of a step: what precision_grad_scale() divides by */
     bool saves_together; /* a checkpoint is a matter of all ranks: they tell one another who wants one */

@@ -108,8 +108,9 @@ static void tell_useless(const struct train_config *c)
         {!preset && c->lr_warmup != WARMUP_LINEAR, "warmup-start", "--lr-warmup caffe2 and constant",
          preset ? policy : warmup},
         {c->optimizer == OPTIMIZER_LARS, "lars-eta", "--optimizer lars", optimizer},
-        {adam, "beta2", "--optimizer adam and adamw", optimizer},
-        {adam, "adam-eps", "--optimizer adam and adamw", optimizer},
+        {adam, "beta2", "--optimizer adam, adamw and lamb", optimizer},
+        {c->ema > 0, "ema-every", "--ema", "no --ema"},
+        {adam, "adam-eps", "--optimizer adam, adamw and lamb", optimizer},
     };
     struct train_config defaults = {0};
     struct arg_result r = {0};

@@ -203,6 +203,7 @@ static void identify(struct session *s)
                                              .amp = s->precision_text,
                                              .optimizer = update_rule_name(s->optimizer.rule),
                                              .train_images = (int64_t)s->train_set->n,
+                                             .test_images = s->test_set ? (int64_t)s->test_set->n : 0,
                                              .order = session_order(s, true),
                                              .evaluate = s->cfg->evaluate,
                                              .program = s->whole};
@@ -231,6 +232,7 @@ int session_open_host(struct session *s, const struct train_config *cfg, const s
     memory_mark(s, MEM_BEGIN);
     TRY_GOTO(rc, session_open_layout(s, (int)env->world_size, e), fail);
     TRY_GOTO(rc, session_open_data(s, e), fail);
+    TRY_GOTO(rc, session_open_classes(s, e), fail);
     TRY_GOTO(rc, session_build_model(s, e), fail);
     TRY_GOTO(rc, open_device(s, env, e), fail);
     memory_mark(s, MEM_MODEL);
@@ -336,6 +338,9 @@ void session_close(struct session *s)
     dataset_close(s->train_set);
     optimizer_finish(&s->optimizer);
     free(s->weights);
+    free(s->class_weights);
+    free(s->by_class);
+    free(s->class_ends);
     if (s->lock_fd >= 0)
         close(s->lock_fd);
     *s = (struct session){0};

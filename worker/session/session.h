@@ -80,6 +80,10 @@ struct session {
     struct loader *train_loader, *test_loader;  /* of the first stage */
     struct layout_ranks loader_batch;           /* whose shares they make */
     struct optimizer optimizer;
+    struct loss_rule loss;           /* of training: session_open_classes() */
+    float *class_weights;            /* that it reads; NULL: none */
+    uint32_t *by_class, *class_ends; /* of the training set, as a sampler has them; NULL: nothing is drawn by classes */
+    int drawn_classes;
     float *weights;  /* --ignore-index: step.weights; NULL: no class is ignored */
     int parts, part; /* of a step; samples that go through the model at once in training */
     int stride;      /* rows of a batch from one part to the next */

@@ -11,6 +11,7 @@
 #include "worker/config/config.h"
 #include "worker/config/cores.h"
 #include "worker/data/sets/dataset.h"
+#include "worker/data/sets/split.h"
 #include "worker/model/model.h"
 #include "worker/parallel/residency.h"
 #include "worker/pipeline/stage.h"
@@ -50,7 +51,7 @@ static int check_input(const struct session *s, struct err *e)
 {
     struct input_options training = input_of(s, true), testing = input_of(s, false);
     TRY(input_check(&training, e));
-    return s->cfg->test_data ? input_check(&testing, e) : 0;
+    return train_config_held_out(s->cfg) ? input_check(&testing, e) : 0;
 }
 
 static int open_set(const struct session *s, struct dataset **ret, const char *option, const char *path,
@@ -87,6 +88,13 @@ static int one_class(const struct session *s, struct err *e)
                    "--train-data %s holds one class, a classifier needs at least 2; --num-labels may give more", path);
 }
 
+static int hold_out(struct session *s, struct err *e)
+{
+    struct dataset *whole = s->train_set;
+    return dataset_split(whole, s->cfg->train_data, s->cfg->val_split, (uint64_t)s->cfg->seed, &s->train_set,
+                         &s->test_set, e);
+}
+
 int session_open_data(struct session *s, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
@@ -117,6 +125,8 @@ int session_open_data(struct session *s, struct err *e)
                        cfg->shuffle.shards, cfg->train_data);
     if (s->train_set->classes < 2 && cfg->num_labels < 2)
         return one_class(s, e);
+    if (cfg->val_split > 0)
+        return hold_out(s, e);
     if (!cfg->test_data)
         return 0;
     o.testing = true;
@@ -201,19 +211,26 @@ static struct optimizer choose_optimizer(const struct train_config *c)
     static const enum update_rule rules[] = {[OPTIMIZER_SGD] = UPDATE_SGD,
                                              [OPTIMIZER_LARS] = UPDATE_LARS,
                                              [OPTIMIZER_ADAM] = UPDATE_ADAM,
-                                             [OPTIMIZER_ADAMW] = UPDATE_ADAMW};
+                                             [OPTIMIZER_ADAMW] = UPDATE_ADAMW,
+                                             [OPTIMIZER_LAMB] = UPDATE_LAMB};
     struct optimizer o = {.rule = rules[c->optimizer],
                           .momentum = c->momentum,
                           .beta2 = c->beta2,
                           .eps = c->adam_eps,
                           .weight_decay = c->weight_decay,
-                          .trust = c->optimizer == OPTIMIZER_LARS ? c->lars_eta : 0,
+                          .trust = c->optimizer == OPTIMIZER_LARS   ? c->lars_eta
+                                   : c->optimizer == OPTIMIZER_LAMB ? 1
+                                                                    : 0,
                           .decay_vectors = c->bn_decay && c->optimizer != OPTIMIZER_LARS,
                           .no_decay = c->no_decay,
                           .lr_mul = c->lr_mul,
+                          .layer_decay = c->layer_decay,
+                          .ema_every = c->ema_every,
+                          .epoch = 1,
                           .clip_norm = c->clip_grad_norm,
                           .ema = c->ema,
                           .sum_losses = c->loss_reduction != LOSS_MEAN,
+                          .weighted = c->class_weights != NULL,
                           .bn_momentum = model_bn_momentum((enum net_style)c->net_style)};
     if (c->optimizer == OPTIMIZER_SGD && c->sgd_rule == SGD_CAFFE2)
         o.rule = UPDATE_CAFFE2;
@@ -289,6 +306,7 @@ int session_build_ownership(struct session *s, struct err *e)
                                              .compact = s->device->ops->async != NULL};
     TRY(ownership_init(&s->own, &s->layout, s->rank, s->program, &pieces, e));
     s->saves_together = ownership_is_spread(&s->own);
+    s->optimizer.model = s->whole;
     return optimizer_slice(&s->optimizer, s->program, &s->own, e);
 }
 
@@ -296,7 +314,7 @@ struct state_options session_state(const struct session *s)
 {
     return (struct state_options){
         .seed = (uint64_t)s->cfg->seed,
-        .second = s->optimizer.rule == UPDATE_ADAM || s->optimizer.rule == UPDATE_ADAMW,
+        .second = s->optimizer.rule >= UPDATE_ADAM,
         .ema = s->cfg->ema > 0,
         .whole = s->whole,
     };
@@ -320,10 +338,15 @@ struct sampler session_order(const struct session *s, bool training)
         o.kind = (enum sampler_kind)cfg->sampler;
         o.shards = s->nodes;
         const int how = cfg->shuffle.how;
-        o.shuffle = how == SHUFFLE_ON || how == SHUFFLE_SHARDS || (how == SHUFFLE_AUTO && o.kind != SAMPLER_SHARDED);
+        o.shuffle = how == SHUFFLE_ON || how == SHUFFLE_SHARDS || how == SHUFFLE_BALANCED ||
+                    (how == SHUFFLE_AUTO && o.kind != SAMPLER_SHARDED);
         o.mixed = how == SHUFFLE_SHARDS ? cfg->shuffle.shards : 0;
         o.sets = s->train_set->n_shards;
         o.set_ends = s->train_set->shard_ends;
+        o.balanced = how == SHUFFLE_BALANCED;
+        o.classes = s->drawn_classes;
+        o.class_ends = s->class_ends;
+        o.by_class = s->by_class;
         o.drop_last = cfg->drop_last;
         o.epoch_size = (size_t)cfg->epoch_size;
         o.parts = (int)cfg->accumulate;
@@ -354,6 +377,7 @@ struct plan_options session_plan(const struct session *s, bool training)
                                  .emulate = s->emulate,
                                  .half = half_rule(&s->precision),
                                  .half_bn = s->precision.half_bn,
+                                 .loss = training ? s->loss : (struct loss_rule){0},
                                  .fresh_weights = training && sampler_parts(&order) == 1,
                                  .format = s->format,
                                  .params = average ? st->ema_params : st->params,

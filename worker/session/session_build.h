@@ -13,6 +13,10 @@ void session_begin(struct session *s, const struct train_config *cfg, int rank, 
 
 /* In this order, each with what is before it. All close with session_close(). */
 int session_open_data(struct session *s, struct err *e);
+/* What training asks of classes: s->loss, the weights of classes that it reads, and s->by_class. ERR_USAGE: there is
+ * not one weight for each class, labels are not known before samples are read, or the model reads tokens. ERR_DATA: a
+ * class has no sample. */
+int session_open_classes(struct session *s, struct err *e);
 int session_build_model(struct session *s, struct err *e); /* s->layout; the part that this rank has */
 int session_open_device(struct session *s, const struct gpu_choice *c, struct err *e);
 int session_resolve_precision(struct session *s, struct err *e);

@@ -200,6 +200,7 @@ static int take_position(const struct resumption *r, bool tell, struct position 
     struct state *s = r->state;
     struct position found = {.lr = -1};
     TRY(meta_position(r->meta, &found, e));
+    meta_forget_best(r->meta, r->id, &found);
     found.step = meta_place(r->meta, found.step, r->id);
     *at = found;
     meta_take_scale(r->meta, r->id, tell, &s->loss_scale);

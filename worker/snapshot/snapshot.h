@@ -27,11 +27,14 @@ struct position {
     double epoch_loss, epoch_top1, epoch_count, epoch_seconds; /* sums over the epoch so far */
     double seconds;                                            /* training time so far */
     double lr;                                                 /* of the last step; -1: not known */
-    /* best share of the test set that was right, or of tokens the reciprocal of the perplexity, of checkpoint
-     * step-<best_updates> (0: none yet). Where that could not be saved, only ranks that write know until all agree
-     * after the next evaluation (run/saver.h). */
+    /* the best score of an evaluation (eval_score()), of checkpoint step-<best_updates> (0: none yet). Where that could
+     * not be saved, only ranks that write know until all agree after the next evaluation (run/saver.h). */
     double best_top1;
     int64_t best_updates;
+    /* --early-stop: the best score so far, whether or not it was saved; evaluations since then that were no better; and
+     * the updates after which the last of them was (0: none yet). */
+    double peak;
+    int64_t stale, judged;
     int64_t moments_from;             /* updates without those left out, where the optimizer's moments were last zero */
     int64_t rate_workers, rate_batch; /* ranks, and their batch, when training began: what rates follow (run/rate.h) */
 };
@@ -48,7 +51,7 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
     const char *device, *amp, *optimizer;
     /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
     const char *run_id;
-    int64_t train_images;
+    int64_t train_images, test_images;
     struct sampler order;          /* of training: how long an epoch is */
     bool evaluate;                 /* nothing is trained: the seed may differ */
     const struct program *program; /* whose mean and deviation of pictures are noted */

@@ -20,6 +20,7 @@
 #include "worker/snapshot/snapshot.h"
 #include "worker/snapshot/snapshot_input.h"
 #include "worker/snapshot/snapshot_order.h"
+#include "worker/snapshot/snapshot_split.h"
 
 /* Members of the manifest that are plain numbers: written, read and compared from this list. */
 #define POSITION_FIELDS(X)                                                                                             \
@@ -37,6 +38,9 @@
 #define OPTIONAL_FIELDS(X) /* as they are where a checkpoint lacks them */                                             \
     BEST_FIELDS(X)                                                                                                     \
     X(lr)                                                                                                              \
+    X(peak)                                                                                                            \
+    X(stale)                                                                                                           \
+    X(judged)                                                                                                          \
     X(moments_from)                                                                                                    \
     X(rate_workers)                                                                                                    \
     X(rate_batch)
@@ -74,6 +78,8 @@ static const struct number {
     X("clip-grad-norm", clip_grad_norm)                                                                                \
     X("label-smoothing", label_smoothing)                                                                              \
     X("ema", ema)                                                                                                      \
+    X("ema-every", ema_every)                                                                                          \
+    X("layer-decay", layer_decay)                                                                                      \
     X("accumulate", accumulate)                                                                                        \
     X("lr-min", lr_min)                                                                                                \
     X("lr-power", lr_power)                                                                                            \
@@ -92,9 +98,10 @@ static const struct number {
     X("mix-group", mix_group)
 
 /* The same of options whose values are names, and of flags. */
-static const char *const named_options[] = {"lr-policy",      "lr-scale", "lr-warmup",   "sampler",  "shuffle",
-                                            "drop-last",      "nesterov", "sgd-rule",    "no-decay", "lr-mul",
-                                            "fast-attention", "augment",  "color-jitter"};
+static const char *const named_options[] = {"lr-policy",      "lr-scale", "lr-warmup",    "sampler",  "shuffle",
+                                            "drop-last",      "nesterov", "sgd-rule",     "no-decay", "lr-mul",
+                                            "fast-attention", "augment",  "color-jitter", "loss",     "class-weights",
+                                            "best-by",        "lr-per"};
 #define NAMED_OPTIONS (sizeof named_options / sizeof *named_options)
 
 static void add_milestones(cJSON *options, const struct milestones *m)
@@ -149,6 +156,7 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 #undef X
     add_named_options(options, id->cfg);
     meta_add_order(m, &id->order);
+    meta_add_split(m, id);
     if (class_names_add(m, id->classes, id->nclasses) == 0)
         return m;
     cJSON_Delete(m);
@@ -284,6 +292,7 @@ int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell,
     TRY(check_fixed(meta, id, e));
     TRY(class_names_check(meta, id->classes, id->nclasses, e));
     TRY(meta_check_input(meta, id, tell, e));
+    TRY(meta_check_split(meta, id, e));
     if (!id->evaluate)
         TRY(meta_check_order(meta, &id->order, e));
     if (tell && id->evaluate)
@@ -302,6 +311,17 @@ int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell,
         log_warn("resume", "the optimizer is %s now and was another: it begins without momentum", id->optimizer);
     tell_options(meta, id);
     return 0;
+}
+
+void meta_forget_best(const cJSON *meta, const struct snapshot_identity *id, struct position *at)
+{
+    static const char *const words[] = {BEST_BYS(CHOICE_NAME)};
+    const char *was = words[BEST_BY_AUTO];
+    json_str(cJSON_GetObjectItemCaseSensitive(meta, "options"), "best-by", &was, NULL);
+    if (strcmp(was, words[id->cfg->best_by]) == 0)
+        return;
+    at->best_top1 = at->peak = 0;
+    at->best_updates = at->stale = at->judged = 0;
 }
 
 int meta_position(const cJSON *meta, struct position *at, struct err *e)

@@ -22,6 +22,8 @@ void meta_take_scale(const cJSON *meta, const struct snapshot_identity *id, bool
 int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e);
 /* What an older checkpoint lacks stays as it is. */
 int meta_position(const cJSON *meta, struct position *at, struct err *e);
+/* With another --best-by no evaluation is the best so far. */
+void meta_forget_best(const cJSON *meta, const struct snapshot_identity *id, struct position *at);
 bool meta_same_optimizer(const cJSON *meta, const struct snapshot_identity *id);
 
 #endif

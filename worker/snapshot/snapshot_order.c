@@ -24,6 +24,7 @@ void meta_add_order(cJSON *meta, const struct sampler *order)
     cJSON_AddNumberToObject(o, "mixed", order->mixed);
     cJSON_AddBoolToObject(o, "drop_last", order->drop_last);
     cJSON_AddNumberToObject(o, "repetitions", order->repetitions > 1 ? order->repetitions : 1);
+    cJSON_AddBoolToObject(o, "balanced", order->balanced);
 }
 
 /* That of the run that saved. What a checkpoint does not say (older ones) is as it is now. */
@@ -48,6 +49,7 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
         was.repetitions = (int)repetitions;
         was.shuffle = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "shuffle"));
         was.drop_last = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "drop_last"));
+        was.balanced = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "balanced"));
     }
     if (older && was.batch > was.n) /* what was typed; no step of those runs had more samples than there are */
         was.batch = was.n;
@@ -69,7 +71,12 @@ static struct text text_of(const struct sampler *s)
     char shuffle[24], again[48] = "";
     if (repetitions_of(s) > 1)
         snprintf(again, sizeof again, " --repeated-augmentation %d", s->repetitions);
-    snprintf(shuffle, sizeof shuffle, s->mixed > 0 ? "shards:%d" : s->shuffle ? "on" : "off", s->mixed);
+    snprintf(shuffle, sizeof shuffle,
+             s->mixed > 0  ? "shards:%d"
+             : s->balanced ? "balanced"
+             : s->shuffle  ? "on"
+                           : "off",
+             s->mixed);
     snprintf(t.of, sizeof t.of, "--sampler %s --shuffle %s%s%s", (int)s->kind < KINDS ? kinds[s->kind] : "?", shuffle,
              s->kind == SAMPLER_DISTRIBUTED && s->drop_last ? " --drop-last" : "", again);
     return t;
@@ -90,7 +97,7 @@ int meta_check_order(const cJSON *meta, const struct sampler *order, struct err 
                        "change them at the end of an epoch",
                        was.n, order->n);
     if (was.kind == order->kind && was.shuffle == order->shuffle && was.mixed == order->mixed &&
-        repetitions_of(&was) == repetitions_of(order) && !drops)
+        was.balanced == order->balanced && repetitions_of(&was) == repetitions_of(order) && !drops)
         return 0;
     return err_set(e, ERR_MISMATCH,
                    "the checkpoint is in the middle of an epoch with %s, this run has %s: it would take samples twice; "

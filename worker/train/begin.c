@@ -75,6 +75,7 @@ static struct step step_of(struct run *r)
                          .trace = &r->trace,
                          .seed = (uint64_t)r->cfg->seed,
                          .smoothing = r->cfg->label_smoothing,
+                         .class_weights = r->s.class_weights,
                          .ignored = r->cfg->ignore_index,
                          .weights = r->s.weights,
                          .parts = r->s.parts,
@@ -144,6 +145,8 @@ static int follow_state(struct run *r, struct err *e)
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     const double workers = rate_workers(r->cfg, r->at.rate_workers, r->at.rate_batch);
     r->schedule = rate_schedule(r->cfg, workers, parts_at_first(r), r->s.steps_per_epoch, r->s.total_steps);
+    r->s.optimizer.epoch = r->s.steps_per_epoch;
+    r->s.optimizer.ema_copied = rate_copied(&r->schedule, r->s.steps_per_epoch);
     if (schedule_check(&r->schedule, e) < 0) /* options alone cannot know how long the run is */
         return err_wrap(e, "--warmup-epochs %g", r->cfg->warmup_epochs);
     return 0;

@@ -26,7 +26,8 @@ static int refuse(struct run *r, bool training, double n, struct err *e)
     struct loader *l = training ? r->s.train_loader : r->s.test_loader;
     struct dataset *d = training ? r->s.train_set : r->s.test_set;
     progress_end_line(&r->journal.progress);
-    const int rc = bad_samples_refuse(l, d, training ? r->cfg->train_data : r->cfg->test_data, (int64_t)n, e);
+    const int rc =
+        bad_samples_refuse(l, d, training ? r->cfg->train_data : train_config_held_out(r->cfg), (int64_t)n, e);
     bad_samples_write(epoch_bad_samples(r), l, d);
     return rc;
 }
@@ -148,6 +149,22 @@ bool epoch_evaluates(const struct run *r)
     return r->s.test_set && run_epoch_over(r) && (run_training_over(r) || (every && (r->at.epoch + 1) % every == 0));
 }
 
+/* Is it better than all before? Once for each evaluation: a resumed run may begin with one that was counted. */
+static void judge_progress(struct run *r, const struct eval_result *v)
+{
+    const double score = eval_score(r->cfg, v);
+    if (r->at.judged == r->at.updates)
+        return;
+    const bool better = r->at.judged == 0 || score > r->at.peak + 1e-12; /* a manifest's numbers may be an ulp off */
+    r->at.stale = better ? 0 : r->at.stale + 1;
+    r->at.peak = better ? score : r->at.peak;
+    r->at.judged = r->at.updates;
+    if (run_stands_still(r) && r->at.epoch + 1 < r->cfg->num_epochs)
+        journal_say(&r->journal,
+                    "ends early: the last %lld evaluations were no better than the one before (--early-stop %lld)",
+                    (long long)r->at.stale, (long long)r->cfg->early_stop);
+}
+
 int epoch_end(struct run *r, bool *ret_stop, struct err *e)
 {
     const bool evaluates = epoch_evaluates(r);
@@ -163,6 +180,7 @@ int epoch_end(struct run *r, bool *ret_stop, struct err *e)
         }
         TRY(epoch_check_test_loss(r, &v, run_training_over(r), e));
         r->last = v;
+        judge_progress(r, &v);
         r->saver.last = run_training_over(r);
         TRY(saver_evaluated(&r->saver, &r->at, &v, run_epoch_over(r), e));
     }

@@ -36,9 +36,15 @@ bool run_epoch_over(const struct run *r)
     return run_over_at(r, &r->at);
 }
 
+bool run_stands_still(const struct run *r)
+{
+    return r->cfg->early_stop > 0 && r->at.stale >= r->cfg->early_stop;
+}
+
 bool run_training_over(const struct run *r)
 {
-    return limit_reached(r) || (run_epoch_over(r) && r->at.epoch + 1 >= r->cfg->num_epochs);
+    return limit_reached(r) || (run_epoch_over(r) && run_stands_still(r)) ||
+           (run_epoch_over(r) && r->at.epoch + 1 >= r->cfg->num_epochs);
 }
 
 bool run_wants_stop(const struct run *r)

@@ -72,6 +72,8 @@ double run_rate(const struct run *r, int ahead);
 /* Is `at` the end of an epoch, or of the run? */
 bool run_over_at(const struct run *r, const struct position *at);
 bool run_epoch_over(const struct run *r);
+/* Evaluations have been no better for as long as --early-stop waits. */
+bool run_stands_still(const struct run *r);
 /* No step may follow in any epoch. */
 bool run_training_over(const struct run *r);
 

@@ -66,6 +66,7 @@ static const struct {
     {"meet", "crun: how nodes meet", explain_meet},
     {"crun", "crun", explain_crun},
     {"rendezvousd", "rendezvousd and stores", explain_rendezvousd},
+    {"options", "trainer: its options", explain_options},
     {"trainer", "trainer", explain_trainer},
     {"general", "all programs", explain_general},
 };
@@ -257,7 +258,8 @@ static int print_markdown(const char *which)
         }
     fprintf(
         stderr,
-        "crun explain: --messages-markdown '%s': expected codes, hangs, meet, crun, rendezvousd, trainer or general\n",
+        "crun explain: --messages-markdown '%s': expected codes, hangs, meet, crun, rendezvousd, options, trainer or "
+        "general\n",
         which);
     return EXIT_USAGE_ERROR;
 }

@@ -17,7 +17,7 @@ struct explain_code {
 
 /* Each ends with NULL patterns. Searched in this order; the first match counts. */
 extern const struct explain_message explain_hangs[], explain_meet[], explain_crun[], explain_rendezvousd[],
-    explain_trainer[], explain_general[];
+    explain_options[], explain_trainer[], explain_general[];
 extern const bool explain_knows_trainer; /* false: built without trainer, and its table is empty */
 /* Every code of exitcode.h; ends with code -1. */
 extern const struct explain_code explain_codes[];

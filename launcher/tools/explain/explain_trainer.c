@@ -5,6 +5,13 @@
 
 const bool explain_knows_trainer = HAVE_TRAINER;
 
+const struct explain_message explain_options[] = {
+#if HAVE_TRAINER
+#include "worker/messages/messages_options.def"
+#endif
+    {NULL, NULL, NULL},
+};
+
 const struct explain_message explain_trainer[] = {
 #if HAVE_TRAINER
 #include "worker/messages/messages.def"

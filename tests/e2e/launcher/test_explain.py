@@ -27,7 +27,7 @@ def test_every_exit_code_has_a_row():
     assert "SIGKILL" in explain("137")[1] and "SIGTERM" in explain("143")[1] and "worker's own" in explain("41")[1]
 
 
-TABLES = ("hangs", "meet", "crun", "rendezvousd", "trainer", "general")
+TABLES = ("hangs", "meet", "crun", "rendezvousd", "options", "trainer", "general")
 
 
 @functools.lru_cache

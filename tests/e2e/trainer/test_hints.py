@@ -60,8 +60,9 @@ def test_random_weights_that_are_evaluated(data, tmp_path):
      ["--lr-power is of use with --lr-policy poly and inv only: this run has --lr-policy apex",
       "--lr-warmup is of use with a policy without its own warm-up only: this run has --lr-policy apex",
       "--warmup-start is of use with --lr-warmup caffe2 and constant only: this run has --lr-policy apex"]),
+    (("--ema-every", 4), ["--ema-every is of use with --ema only: this run has no --ema"]),
     (("--warmup-start", 0.3), ["--warmup-start is of use with --lr-warmup caffe2 and constant only: this run has --lr-warmup linear"]),
-    (("--beta2", 0.9, "--lars-eta", 0.1, "--optimizer", "lars"), ["--beta2 is of use with --optimizer adam and adamw only: this run has --optimizer lars"]),
+    (("--beta2", 0.9, "--lars-eta", 0.1, "--optimizer", "lars"), ["--beta2 is of use with --optimizer adam, adamw and lamb only: this run has --optimizer lars"]),
     (("--adam-eps", 0.1, "--optimizer", "adamw", "--lr-policy", "inv", "--lr-gamma", 0.2, "--lr-power", 1, "--lr-warmup", "constant", "--warmup-start", 0.2), [])])
 def test_options_of_another_policy_or_optimizer(data, args, words):
     told = warnings(data / "train", "--batch-size", 16, *args)

@@ -59,6 +59,18 @@ def test_parts_and_threads_mix_alike(data, tmp_path):
         assert sorted(step) == sorted(shown(tmp_path / "one")[at])
 
 
+def test_both_labels_of_a_mixed_picture_are_hits_of_the_binary_loss(data, tmp_path):
+    curves = {}
+    for name, world, args in (("one", 1, []), ("two", 2, []), ("classes", 2, ["--model-parallel-size", 2, "--model-parallel-dim", 1]),
+                              ("cpu", 1, ["--device", "cpu"]), ("split", 2, ["--device", "cpu", "--model-parallel-size", 2, "--model-parallel-dim", 1])):
+        train(data, world, "--loss", "bce", "--checkpoint-dir", tmp_path / name, *args)
+        curves[name] = loss_curve(tmp_path / name)
+    for name, bound in (("two", 1e-9), ("classes", 1e-9), ("cpu", 1e-3), ("split", 1e-3)):
+        worst = np.max(np.abs(curves[name] / curves["one"] - 1))
+        print(f"{name}: largest relative difference {worst:.2e}")
+        assert worst <= bound, name
+
+
 @pytest.mark.parametrize("args", [["--model-parallel-size", 2, "--model-parallel-dim", 1], ["--stages", 2, "--microbatches", 2]])
 def test_the_last_layer_and_the_stages_take_two_labels(data, tmp_path, args):
     parts = ["--accumulate", 2] if "--stages" in args else []
@@ -90,6 +102,7 @@ def test_other_repetitions_in_the_middle_of_an_epoch_are_refused(data, tmp_path)
 @pytest.mark.parametrize("args, text", [
     (["--sampler", "distributed"], "--mixup and --cutmix mix positions in a row: they need --sampler global"),
     (["--ignore-index", 3], "--ignore-index 3: an image of that class may be mixed with others"),
+    (["--class-weights", "balanced"], "--class-weights: an image of two classes has no weight of one; leave --class-weights out"),
     (["--mixup", 0, "--cutmix", 0], "--mix-group 7: nothing is mixed without --mixup or --cutmix"),
     (["--crop-padding", 4], "--crop-padding 4: only --input cifar and plain put pixels around an image"),
     (["--augment", "autoaugment"], "expected none, trivial, rand, rand-timm, rand-big-vision or three, got 'autoaugment'"),

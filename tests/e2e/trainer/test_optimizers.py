@@ -11,6 +11,7 @@ from tensors import load, newest
 EVERYTHING = {
     "lars": ["--optimizer", "lars", "--lars-eta", 0.02, "--lr", 0.5],
     "adamw": ["--optimizer", "adamw", "--lr", 0.001, "--weight-decay", 0.05],
+    "lamb": ["--optimizer", "lamb", "--lr", 0.01, "--weight-decay", 0.05],
     "adam": ["--optimizer", "adam", "--lr", 0.001, "--no-bn-decay"],
     "nesterov": ["--nesterov", "--lr", 0.01],
     "caffe2": ["--sgd-rule", "caffe2", "--lr", 0.01],

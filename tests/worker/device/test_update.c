@@ -194,6 +194,47 @@ static void lars_scales_the_rate_by_the_norms(void **state)
     }
 }
 
+/* timm 1.0's Lamb: d = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + wd w; w -= lr |w| / |d| d. */
+static void lamb_scales_adams_step_by_the_norms(void **state)
+{
+    double ww = 0, dd = 0, d0 = 0;
+    for (size_t i = 0; i < N; i++) {
+        const double d = noise(i, 2) / (fabs(noise(i, 2)) + 1e-6) + 0.1 * noise(i, 1); /* of the first step */
+        d0 = i == 0 ? d : d0;
+        ww += noise(i, 1) * noise(i, 1);
+        dd += d * d;
+    }
+    EACH_DEVICE(s, 2)
+    {
+        struct update u = {.rule = UPDATE_LAMB,
+                           .n = N,
+                           .lr = 0.5,
+                           .momentum = 0.9,
+                           .beta2 = 0.99,
+                           .eps = 1e-6,
+                           .weight_decay = 0.1,
+                           .grad_mul = 1,
+                           .trust = 1,
+                           .step = 1,
+                           .second = s.v,
+                           .measure = s.norm};
+        fill(&s);
+        update(&s, u);
+        near(&s, "direction", s.norm, sqrt(dd));
+        near(&s, "weight before", s.w, noise(0, 1));
+        u.measure = NULL;
+        update(&s, u);
+        near(&s, "weight", s.w, noise(0, 1) - 0.5 * sqrt(ww / dd) * d0);
+        near(&s, "momentum", s.m, 0.1 * noise(0, 2));
+        fill(&s);
+        memset(s.m, 0, N * s.real);
+        memset(s.v, 0, N * s.real);
+        u.trust = 0;
+        update(&s, u);
+        near(&s, "weight without trust", s.w, noise(0, 1) - 0.5 * d0);
+    }
+}
+
 static void lars_leaves_a_tensor_of_zeros_a_plain_step(void **state)
 {
     EACH_DEVICE(s, 1)
@@ -281,6 +322,7 @@ int main(void)
         cmocka_unit_test(caffe2s_momentum_holds_the_rate),
         cmocka_unit_test(adam_is_torchs),
         cmocka_unit_test(lars_scales_the_rate_by_the_norms),
+        cmocka_unit_test(lamb_scales_adams_step_by_the_norms),
         cmocka_unit_test(lars_leaves_a_tensor_of_zeros_a_plain_step),
         cmocka_unit_test(gradients_are_clipped_by_their_norm),
         cmocka_unit_test(averages_move_by_their_weight),

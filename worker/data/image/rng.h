@@ -19,7 +19,9 @@
     X(RNG_GENERATE, 6)  /* a token that is drawn: a = its place */                                                     \
     X(RNG_POLICY, 7)    /* operations on a picture: as RNG_AUGMENT, c = repetition */                                  \
     X(RNG_ERASE, 8)     /* the box that is erased: the same */                                                         \
-    X(RNG_MIX, 9)       /* how pictures are mixed: a = epoch, b = step, c = group */
+    X(RNG_MIX, 9)       /* how pictures are mixed: a = epoch, b = step, c = group */                                   \
+    X(RNG_SPLIT, 20)    /* what is held out: a = hash of the sample's name */                                          \
+    X(RNG_BALANCE, 21)  /* samples by classes: a = pass */
 
 enum rng_purpose {
 #define X(name, value) name = value,

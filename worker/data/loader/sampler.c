@@ -239,9 +239,24 @@ static void order_by_sets(const struct sampler *s, uint32_t *out, struct rng *r)
     }
 }
 
+/* Draws are of another stream than permutations are. */
+static void draw_balanced(const struct sampler *s, uint64_t pass, uint32_t *out)
+{
+    struct rng r = rng_stream(s->seed, RNG_BALANCE, pass, 0);
+    for (size_t i = 0; i < s->n; i++) {
+        const size_t c = (size_t)rng_below(&r, (uint64_t)s->classes);
+        const uint32_t first = c ? s->class_ends[c - 1] : 0;
+        out[i] = s->by_class[first + rng_below(&r, s->class_ends[c] - first)];
+    }
+}
+
 void sampler_order(const struct sampler *s, uint64_t pass, uint32_t *out)
 {
     struct rng r = rng_stream(s->seed, RNG_ORDER, s->kind == SAMPLER_SHARDED ? 0 : pass, 0);
+    if (s->balanced) {
+        draw_balanced(s, pass, out);
+        return;
+    }
     if (s->shuffle && s->mixed > 0) {
         order_by_sets(s, out, &r);
         return;

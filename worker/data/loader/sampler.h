@@ -44,10 +44,13 @@ struct sampler {
     int mixed;                /* shuffle: tar files whose samples are mixed with one another; 0: all samples are */
     int sets;                 /* mixed > 0: tar files of the set, and ... */
     const uint32_t *set_ends; /* ... samples up to the end of each, which rise; borrowed */
-    size_t epoch_size;        /* rounded down to a multiple of batch, but at least one batch. 0: the set's own number */
-    int parts;                /* of a step, at most: a full part has a sample for each rank; 0: 1 */
-    int repetitions;          /* R; 0: 1 */
-    size_t mix_group;         /* global: positions of a step that are mixed with one another (mix.h); 0: nothing is */
+    bool balanced;            /* shuffle: each position draws a class, and then one of its samples ... */
+    int classes;              /* ... of which these many have some, */
+    const uint32_t *class_ends, *by_class; /* samples up to the end of each in by_class (n); borrowed */
+    size_t epoch_size; /* rounded down to a multiple of batch, but at least one batch. 0: the set's own number */
+    int parts;         /* of a step, at most: a full part has a sample for each rank; 0: 1 */
+    int repetitions;   /* R; 0: 1 */
+    size_t mix_group;  /* global: positions of a step that are mixed with one another (mix.h); 0: nothing is */
     uint64_t seed;
 };
 
@@ -81,9 +84,10 @@ size_t sampler_length(const struct sampler *s, int64_t step);
 size_t sampler_position(const struct sampler *s, int64_t epoch, int64_t step, int part, size_t i);
 struct place sampler_at(const struct sampler *s, int64_t epoch, int64_t step, size_t position);
 
-/* The order of a pass: a permutation of 0..n-1 (Fisher-Yates on Philox) into out; without shuffle the identity. With
- * mixed > 0 the tar files are permuted, then the samples of each `mixed` of them in a row: a pass reads few files at a
- * time. */
+/* The order of a pass: a permutation of 0..n-1 (Fisher-Yates on Philox) into out; without shuffle the identity;
+ * balanced: n draws with replacement, as torch's WeightedRandomSampler makes with weights 1 / samples of the class.
+ * With mixed > 0 the tar files are permuted, then the samples of each `mixed` of them in a row: a pass reads few files
+ * at a time. */
 void sampler_order(const struct sampler *s, uint64_t pass, uint32_t *out);
 
 /* Largest share of a rank: ceil(batch / world). */

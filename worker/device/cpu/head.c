@@ -176,8 +176,8 @@ static void row_loss(struct cpu_plan *pl, const struct step *s, struct head *h, 
     if (!counts)
         memset(dz, 0, (size_t)v * store_size(pl->store));
     else if (op->kind == OP_HEAD_BWD)
-        cpu_row_gradient(pl, pl->store, true, z, v, (double)lse[LSE_LSE],
-                         (struct host_target){.label = (int)lse[LSE_CLASS] - op->first}, dz);
+        cpu_row_gradient(pl, pl->store, true, z, v, op->first, (double)lse[LSE_LSE],
+                         (struct host_target){.label = (int)lse[LSE_CLASS]}, dz);
 }
 
 static void rows_loss(struct cpu_plan *pl, const struct step *s, int64_t first, int64_t n, unsigned make)

@@ -309,10 +309,10 @@ step_fn cpu_step_labels, cpu_step_numbers, cpu_step_xent_top, cpu_step_xent_sums
 step_fn cpu_step_xent, cpu_step_xent_bwd;                /* steps_xent.c */
 step_fn cpu_step_head;                                   /* head.c */
 void cpu_give_metrics(struct cpu_plan *pl, size_t rows); /* those of pl->metrics, in their order */
-/* dlogits of one row z[0..k), of all classes or of a part of them. t: places of its labels in z, if they are there. out
- * may be z. */
-void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, double lse,
-                      struct host_target t, void *out);
+/* dlogits of one row z[0..k), of classes [first, first + k): all, or (part) some of them. t: its classes. out may be
+ * z. */
+void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, int first,
+                      double lse, struct host_target t, void *out);
 
 /* plan.c and plan_access.c: members of device_cpu_ops. */
 int cpu_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,

@@ -6,6 +6,8 @@
 #define REAL float
 #include "worker/device/xent_parts.h"
 
+#include "worker/device/loss_parts.h"
+
 static int rows_of(const struct cpu_plan *pl, int t)
 {
     return pl->o.batch * pl->p->tensors[t].ranks;
@@ -60,9 +62,11 @@ int cpu_step_xent_sums(struct cpu_plan *pl, struct step *s, struct err *e)
     const float *z = s->group.a, *top = s->group.b;
     float *sums = s->group.y;
 #pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
-    for (int i = 0; i < n; i++) /* a sample that does not count sums nothing */
+    for (int i = 0; i < n; i++) { /* a sample that does not count sums nothing */
         pl->cpu->kern->xent_sums_of_part(z + (size_t)i * (size_t)k, top[i * TOP_N + TOP_WEIGHT] != 0 ? k : 0, op->first,
                                          top + i * TOP_N, sums + i * SUMS_N);
+        loss_sums(&pl->o.loss, z + (size_t)i * (size_t)k, k, op->first, top + i * TOP_N, sums + i * SUMS_N);
+    }
     return 0;
 }
 
@@ -74,7 +78,7 @@ int cpu_step_xent_parts(struct cpu_plan *pl, struct step *s, struct err *e)
     const float *sums = s->group.a, *top = s->group.b;
     memset(pl->metrics, 0, (size_t)pl->o.batch * METRIC_N * sizeof *pl->metrics);
     for (int i = 0; i < n; i++)
-        xent_parts(sums + i * SUMS_N, top + i * TOP_N, pl->p->classes, pl->args->smoothing,
+        loss_parts(&pl->o.loss, sums + i * SUMS_N, top + i * TOP_N, pl->p->classes, pl->args->smoothing,
                    (float *)s->group.y + i * LSE_N,
                    i >= mine && i < mine + pl->o.batch ? pl->metrics + (i - mine) * METRIC_N : NULL);
     cpu_give_metrics(pl, (size_t)pl->o.batch);
@@ -94,10 +98,10 @@ int cpu_step_xent_parts_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
         if (lse[LSE_WEIGHT] == 0)
             memset(out, 0, row);
         else
-            cpu_row_gradient(pl, s->store, true, (const float *)s->group.a + (size_t)i * (size_t)k, k,
+            cpu_row_gradient(pl, s->store, true, (const float *)s->group.a + (size_t)i * (size_t)k, k, op->first,
                              (double)lse[LSE_LSE],
-                             (struct host_target){.label = (int)lse[LSE_CLASS] - op->first,
-                                                  .second = (int)lse[LSE_SECOND] - op->first,
+                             (struct host_target){.label = (int)lse[LSE_CLASS],
+                                                  .second = (int)lse[LSE_SECOND],
                                                   .share = (double)lse[LSE_SHARE]},
                              out);
     }

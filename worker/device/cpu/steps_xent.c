@@ -6,6 +6,9 @@
 #define REAL double
 #include "worker/device/xent_parts.h"
 
+#define LOGIT float
+#include "worker/device/loss_parts.h"
+
 /* Of a sample that counts: its top and its sums over all classes. */
 static void sums_of(const struct cpu_plan *pl, const float *z, const struct host_target *t, double top[TOP_N],
                     double sums[SUMS_N])
@@ -18,6 +21,7 @@ static void sums_of(const struct cpu_plan *pl, const float *z, const struct host
     top[TOP_SECOND] = t->second;
     top[TOP_SHARE] = t->share;
     pl->cpu->kern->xent_sums(z, pl->p->classes, 0, top, sums);
+    loss_sums(&pl->o.loss, z, pl->p->classes, 0, top, sums);
 }
 
 void cpu_give_metrics(struct cpu_plan *pl, size_t rows)
@@ -47,7 +51,7 @@ int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
         if (t.label < 0)
             continue;
         sums_of(pl, s->xent.logits + n * (size_t)classes, &t, top, sums);
-        xent_parts(sums, top, classes, pl->args->smoothing, lse, m);
+        loss_parts(&pl->o.loss, sums, top, classes, pl->args->smoothing, lse, m);
     }
     cpu_give_metrics(pl, rows);
     return 0;
@@ -55,42 +59,65 @@ int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
 
 enum { RUN = 1024 }; /* logits whose gradients are in the cache when they are stored as halves */
 
-/* Of the label's logit, or the second's; 0 where it is not in z. */
-static float label_gradient(const struct cpu_plan *pl, const float *z, int k, double lse, const struct host_target *t,
-                            int at)
+/* Of the label's logit, or the second's, at place `at` of z[0..n); 0 where it is not in z. */
+static float label_gradient(const struct cpu_plan *pl, const float *z, int n, double lse, const struct host_target *t,
+                            int64_t at)
 {
     const struct run_args *a = pl->args;
-    return at < 0 || at >= k
+    return at < 0 || at >= n
                ? 0
                : (float)xent_parts_gradient((double)z[at], xent_parts_target(at, t->label, t->second, t->share), lse,
                                             pl->p->classes, a->smoothing, a->grad_scale);
 }
 
-void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, double lse,
-                      struct host_target t, void *out)
+/* Of logits z of the n classes from `first` on, in fp32; to may be z. */
+static void other_slopes(const struct cpu_plan *pl, const float *z, int n, int first, double lse,
+                         const struct host_target *t, float *to)
+{
+    const struct run_args *a = pl->args;
+    const int second = t->share > 0 ? t->second : -1;
+    for (int j = 0; j < n; j++)
+        to[j] = (float)loss_slope(&pl->o.loss, (double)z[j], first + j, t->label, second, lse, pl->p->classes,
+                                  a->smoothing, a->grad_scale);
+}
+
+/* The same of the plain rule. t: places of its labels in z, if they are there. */
+static void slopes(const struct cpu_plan *pl, bool part, const float *z, int n, double lse, const struct host_target *t,
+                   float *to)
 {
     const struct run_args *a = pl->args;
     const struct kern *kern = pl->cpu->kern;
     const double shift = a->smoothing / pl->p->classes, scale = a->grad_scale;
-    const int second = t.share > 0 ? t.second : -1;
-    const float of_label = label_gradient(pl, z, k, lse, &t, t.label),
-                of_second = label_gradient(pl, z, k, lse, &t, second);
+    const int second = t->share > 0 ? t->second : -1;
+    const float of_label = label_gradient(pl, z, n, lse, t, t->label),
+                of_second = label_gradient(pl, z, n, lse, t, second);
+    if (part)
+        kern->xent_gradient_of_part(z, n, (float)lse, (float)shift, (float)scale, to);
+    else
+        kern->xent_gradient(z, n, lse, shift, scale, to);
+    if (t->label >= 0 && t->label < n)
+        to[t->label] = of_label;
+    if (second >= 0 && second < n)
+        to[second] = of_second;
+}
+
+void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, int first,
+                      double lse, struct host_target t, void *out)
+{
     float run[RUN];
-    for (int first = 0; first < k; first += RUN) {
-        const int n = k - first < RUN ? k - first : RUN;
-        float *to = store == STORE_F32 ? (float *)out + first : run;
-        if (part)
-            kern->xent_gradient_of_part(z + first, n, (float)lse, (float)shift, (float)scale, to);
+    const bool plain = loss_is_plain(&pl->o.loss);
+    for (int at = 0; at < k; at += RUN) {
+        const int n = k - at < RUN ? k - at : RUN;
+        float *to = store == STORE_F32 ? (float *)out + at : run;
+        const struct host_target here = {t.label - first - at, t.second - first - at, t.share};
+        if (plain)
+            slopes(pl, part, z + at, n, lse, &here, to);
         else
-            kern->xent_gradient(z + first, n, lse, shift, scale, to);
-        if (t.label >= first && t.label < first + n)
-            to[t.label - first] = of_label;
-        if (second >= first && second < first + n)
-            to[second - first] = of_second;
+            other_slopes(pl, z + at, n, first + at, lse, &t, to);
         if (store == STORE_BF16)
-            kern->give_rows(to, (uint16_t *)out + first, 1, n, 0, store);
+            pl->cpu->kern->give_rows(to, (uint16_t *)out + at, 1, n, 0, store);
         for (int j = 0; j < n && store != STORE_BF16 && store != STORE_F32; j++)
-            ((float *)out)[first + j] = store_value(store, to[j]);
+            ((float *)out)[at + j] = store_value(store, to[j]);
     }
 }
 
@@ -111,7 +138,7 @@ int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
             continue;
         }
         sums_of(pl, z, &t, top, sums);
-        cpu_row_gradient(pl, s->store, false, z, classes, top[TOP_MAX] + log(sums[SUMS_EXP]), t, out);
+        cpu_row_gradient(pl, s->store, false, z, classes, 0, top[TOP_MAX] + log(sums[SUMS_EXP]), t, out);
     }
     return 0;
 }

@@ -96,10 +96,13 @@ int emit_part(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
                               .first = op->first,
                               .classes = pl->p->classes,
                               .grad_type = pl->types[op->out],
+                              .binary = pl->o.loss.binary,
+                              .total = (float)pl->o.loss.total,
                               .scale = pl->grad_scale,
                               .mine = pl->o.group ? pl->o.group->index * pl->o.batch : 0,
                               .batch = pl->o.batch,
                               .samples = pl->samples};
+    TRY(emit_is_loss(op->kind) ? emit_class_weights(pl, i, &a->weights, e) : 0);
     TRY(emit_use(pl, op->in[0], parts ? &a->in : &a->logits, e));
     TRY(emit_use(pl, op->in[1], parts ? &a->tops : &a->in, e));
     TRY(emit_use(pl, op->out, &a->out, e));

@@ -135,11 +135,25 @@ static int fill_table(struct cuda_plan *pl, int i, struct err *e)
     return rc;
 }
 
+/* Weights of classes, which a loss reads. */
+static int fill_weights(struct cuda_plan *pl, int i, struct err *e)
+{
+    struct device *d = &pl->cuda->base;
+    return d->ops->upload(d, cuda_plan_at(pl, pl->index_buffer[i]), pl->o.loss.weights,
+                          (size_t)pl->p->classes * sizeof(float), e);
+}
+
 int cuda_plan_fill_tables(struct cuda_plan *pl, struct err *e)
 {
-    for (int i = pl->first_op; i < pl->end_op; i++)
-        if ((pl->p->ops[i].kind == OP_ROPE || pl->p->ops[i].kind == OP_ROPE_BWD) && pl->index_buffer[i] != NO_BUFFER)
+    for (int i = pl->first_op; i < pl->end_op; i++) {
+        const enum op_kind k = pl->p->ops[i].kind;
+        if (pl->index_buffer[i] == NO_BUFFER)
+            continue;
+        if (k == OP_ROPE || k == OP_ROPE_BWD)
             TRY(fill_table(pl, i, e));
+        if (emit_is_loss(k))
+            TRY(fill_weights(pl, i, e));
+    }
     return 0;
 }
 
@@ -152,6 +166,19 @@ int emit_metrics(struct cuda_plan *pl, int i, int rows, struct err *e)
     s->args.as_KERNEL_METRICS =
         (struct k_metrics){.n = rows, .samples = pl->samples, .metrics = pl->reduce + pl->p->n_train + pl->p->n_stats};
     return 0;
+}
+
+bool emit_is_loss(enum op_kind k)
+{
+    return k == OP_XENT || k == OP_XENT_BWD || k == OP_XENT_SUMS || k == OP_XENT_PARTS || k == OP_XENT_PARTS_BWD;
+}
+
+int emit_class_weights(struct cuda_plan *pl, int i, const float **pointer, struct err *e)
+{
+    if (!pl->o.loss.weights)
+        return 0;
+    TRY(pl->index_buffer[i] = cuda_plan_buffer(pl, (size_t)pl->p->classes * sizeof(float), true, e));
+    return cuda_plan_use(pl, pl->index_buffer[i], 0, pointer, e);
 }
 
 int emit_xent(struct cuda_plan *pl, int i, struct err *e)
@@ -169,8 +196,11 @@ int emit_xent(struct cuda_plan *pl, int i, struct err *e)
                          .grad_type = backward ? pl->types[op->out] : DT_F32,
                          .labels = pl->labels,
                          .mix = pl->mix,
+                         .binary = pl->o.loss.binary,
+                         .total = (float)pl->o.loss.total,
                          .scale = pl->grad_scale,
                          .samples = pl->samples};
+    TRY(emit_class_weights(pl, i, &a->weights, e));
     TRY(emit_use(pl, op->in[0], &a->logits, e));
     return backward ? emit_use(pl, op->out, &a->dlogits, e) : emit_metrics(pl, i, a->n, e);
 }

@@ -295,7 +295,11 @@ int emit_call(struct cuda_plan *pl, int op, enum op_call call, size_t n, enum dt
 int emit_part(struct cuda_plan *pl, int op, enum kernel k, struct err *e); /* of a loss over parts of the logits */
 emit_fn emit_tokens, emit_embed, emit_embed_bwd, emit_rope, emit_xent, emit_head; /* emit_tokens.c */
 int emit_metrics(struct cuda_plan *pl, int op, int rows, struct err *e); /* the sums of what pl->samples has of rows */
-int cuda_plan_fill_tables(struct cuda_plan *pl, struct err *e);          /* of angles: buffers are where they will be */
+/* The op's copy of the weights of classes, if there are any: through this pointer that its last step holds. */
+int emit_class_weights(struct cuda_plan *pl, int op, const float **pointer, struct err *e);
+bool emit_is_loss(enum op_kind k); /* it may read them */
+/* Of angles, of weights of classes: buffers are where they will be. */
+int cuda_plan_fill_tables(struct cuda_plan *pl, struct err *e);
 /* emit_product.c: the gradient of a vector, sums of dy over all but channels; y = x + the vector. x and y are of one
  * type, and may be one buffer. */
 int emit_vector_gradient(struct cuda_plan *pl, int op, int param, int dy, struct err *e);

@@ -94,15 +94,21 @@ static bool overlap(const struct update_slice *a, const struct update_slice *b)
     return a->first < b->first + b->n && b->first < a->first + a->n;
 }
 
+/* Of slices in the table. */
+struct some_slices {
+    int slice, nslices, chunk, nchunks;
+};
+
 /* Of slices that come one by one, step after step: each has its place in the table, which it joins when it is first
  * seen. Those that it overlaps are of a cut that is no more. */
-static int place_of(struct cuda *c, const struct update_slice *one, int *ret_chunk, struct err *e)
+static int place_of(struct cuda *c, const struct update_slice *one, struct some_slices *ret, struct err *e)
 {
     struct update_table *t = &c->table;
     const int known = t->device ? t->n : 0;
     int n = 0, chunk = 0;
     for (int i = 0; i < known; i++) {
-        *ret_chunk = chunk;
+        ret->slice = i;
+        ret->chunk = chunk;
         if (memcmp(&t->slices[i], one, sizeof *one) == 0)
             return 0;
         chunk += chunks_of(t->slices[i].n);
@@ -110,50 +116,62 @@ static int place_of(struct cuda *c, const struct update_slice *one, int *ret_chu
     struct update_slice *all = malloc(((size_t)known + 1) * sizeof *all);
     if (!all)
         return err_set(e, -ENOMEM, "no memory for a table of %d slices", known + 1);
-    *ret_chunk = 0;
+    ret->chunk = 0;
     for (int i = 0; i < known; i++)
         if (!overlap(&t->slices[i], one)) {
-            *ret_chunk += chunks_of(t->slices[i].n);
+            ret->chunk += chunks_of(t->slices[i].n);
             all[n++] = t->slices[i];
         }
+    ret->slice = n;
     all[n++] = *one;
     const int rc = table_of(c, all, n, e);
     free(all);
     return rc;
 }
 
-static int lars_norms(struct cuda *c, const float *params, const float *grads, struct err *e)
+static struct k_update k_update_of(struct cuda *c, const struct update *u, const struct some_slices *n, void *params,
+                                   const void *grads, void *momentum, const void *count)
 {
-    const struct update_table *t = &c->table;
-    const struct k_lars_norms k = {.slices = t->k_slices,
-                                   .chunks = t->k_chunks,
-                                   .nslices = t->n,
-                                   .nchunks = t->nchunks,
-                                   .params = params,
-                                   .grads = grads,
-                                   .partial = t->partial,
-                                   .norms = t->norms};
+    return (struct k_update){.u = *u,
+                             .lr = (float)u->lr,
+                             .step = (int32_t)u->step,
+                             .slices = c->table.k_slices,
+                             .chunks = c->table.k_chunks + n->chunk,
+                             .nchunks = n->nchunks,
+                             .params = params,
+                             .momentum = momentum,
+                             .second = u->second,
+                             .grads = grads,
+                             .count = count,
+                             .scaler = cuda_guard(c),
+                             .norms = c->table.norms};
+}
+
+/* Of weights, and of gradients or of LAMB's directions. */
+static int norms(struct cuda *c, const struct k_update *u, const struct some_slices *n, struct err *e)
+{
+    struct k_lars_norms k = {.u = *u,
+                             .slice = n->slice,
+                             .nslices = n->nslices,
+                             .chunk = n->chunk,
+                             .nchunks = n->nchunks,
+                             .partial = c->table.partial,
+                             .norms = c->table.norms};
+    k.u.chunks = c->table.k_chunks;
+    k.u.norms = NULL; /* they are made */
     return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_LARS_NORMS, &k, e);
 }
 
-/* What chunks [chunk, chunk + nchunks) of the table hold. */
-static int update_chunks(struct cuda *c, const struct update *u, int chunk, int nchunks, void *params,
+static int update_slices(struct cuda *c, const struct update *u, const struct some_slices *n, bool trusts, void *params,
                          const void *grads, void *momentum, const void *count, struct err *e)
 {
-    const struct k_update k = {.u = *u,
-                               .lr = (float)u->lr,
-                               .step = (int32_t)u->step,
-                               .slices = c->table.k_slices,
-                               .chunks = c->table.k_chunks + chunk,
-                               .nchunks = nchunks,
-                               .params = params,
-                               .momentum = momentum,
-                               .second = u->second,
-                               .grads = grads,
-                               .count = count,
-                               .scaler = cuda_guard(c),
-                               .norms = c->table.norms};
-    return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_UPDATE, &k, e);
+    struct gpu *g = c->gpu;
+    const struct k_update k = k_update_of(c, u, n, params, grads, momentum, count);
+    if (trusts && (u->rule == UPDATE_LARS || u->rule == UPDATE_LAMB))
+        TRY(norms(c, &k, n, e));
+    if (u->measure)
+        return g->ops->copy(g, c->compute, u->measure, c->table.norms + 2 * n->slice + 1, sizeof(float), e);
+    return g->ops->kernel(g, c->compute, KERNEL_UPDATE, &k, e);
 }
 
 int cuda_update_all(struct device *d, const struct update *u, const struct update_slice *slices, int n, void *params,
@@ -163,26 +181,23 @@ int cuda_update_all(struct device *d, const struct update *u, const struct updat
     if (n == 0)
         return 0;
     TRY(table_of(c, slices, n, e));
-    if (u->rule == UPDATE_LARS)
-        TRY(lars_norms(c, params, grads, e));
-    return update_chunks(c, u, 0, c->table.nchunks, params, grads, momentum, count, e);
+    const struct some_slices all = {.nslices = n, .nchunks = c->table.nchunks};
+    return update_slices(c, u, &all, true, params, grads, momentum, count, e);
 }
 
 int cuda_update(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                 const void *count, struct err *e)
 {
     struct cuda *c = self(d);
-    int chunk = 0;
+    struct some_slices of = {.nslices = 1, .nchunks = chunks_of(u->n)};
     const struct update_slice one = {.first = u->first,
                                      .n = u->n,
                                      .weight_decay = u->weight_decay,
-                                     .trust = u->trust,
+                                     .trust = u->measure ? 0 : u->trust, /* as when it is updated by rates */
                                      .skipped = u->skipped,
                                      .params_skipped = u->params_skipped};
-    if (u->rule == UPDATE_LARS && u->trust > 0) /* norms are taken of a whole table */
-        return cuda_update_all(d, u, &one, 1, params, grads, momentum, count, e);
-    TRY(place_of(c, &one, &chunk, e));
-    return update_chunks(c, u, chunk, chunks_of(one.n), params, grads, momentum, count, e);
+    TRY(place_of(c, &one, &of, e));
+    return update_slices(c, u, &of, u->trust > 0, params, grads, momentum, count, e);
 }
 
 int cuda_grad_norm(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,

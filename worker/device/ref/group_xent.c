@@ -5,6 +5,8 @@
 #define REAL double
 #include "worker/device/xent_parts.h"
 
+#include "worker/device/loss_parts.h"
+
 /* The first `count` channels of row s of tensor t, side by side. */
 static double *row(const struct ref_plan *pl, int t, size_t s, size_t count, double *out)
 {
@@ -62,6 +64,7 @@ int ref_xent_sums(struct ref_plan *pl, const struct op *op, const struct run_arg
         double top[TOP_N], sums[SUMS_N];
         const double *z = row(pl, op->in[0], s, k, pl->scratch);
         xent_sums(z, (int)k, op->first, row(pl, op->in[1], s, TOP_N, top), sums);
+        loss_sums(&pl->o.loss, z, (int)k, op->first, top, sums);
         put_row(pl, op->out, s, sums);
     }
     return 0;
@@ -74,8 +77,8 @@ int ref_xent_parts(struct ref_plan *pl, const struct op *op, const struct run_ar
     double counted[METRIC_N] = {0};
     for (size_t s = 0; s < samples; s++) {
         double sums[SUMS_N], top[TOP_N], lse[LSE_N];
-        xent_parts(row(pl, op->in[0], s, SUMS_N, sums), row(pl, op->in[1], s, TOP_N, top), pl->p->classes, a->smoothing,
-                   lse, s >= mine && s - mine < n ? counted : NULL);
+        loss_parts(&pl->o.loss, row(pl, op->in[0], s, SUMS_N, sums), row(pl, op->in[1], s, TOP_N, top), pl->p->classes,
+                   a->smoothing, lse, s >= mine && s - mine < n ? counted : NULL);
         put_row(pl, op->out, s, lse);
     }
     ref_give_metrics(pl, counted, a);
@@ -88,7 +91,7 @@ int ref_xent_parts_bwd(struct ref_plan *pl, const struct op *op, const struct ru
     for (size_t s = 0; s < samples; s++) {
         double lse[LSE_N], *z = row(pl, op->in[0], s, k, pl->scratch);
         row(pl, op->in[1], s, LSE_N, lse);
-        xent_row_gradient(z, (int)k, op->first, lse, pl->p->classes, a->smoothing, a->grad_scale);
+        loss_row_gradient(&pl->o.loss, z, (int)k, op->first, lse, pl->p->classes, a->smoothing, a->grad_scale);
         put_row(pl, op->out, s, z);
     }
     return 0;

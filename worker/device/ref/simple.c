@@ -153,7 +153,7 @@ int ref_xent(struct ref_plan *pl, const struct op *op, const struct run_args *a,
     for (size_t r = 0; r < rows; r++) {
         const struct host_target t = host_target(&a->batch, per, r);
         if (t.label >= 0)
-            host_xent(gather(pl, pl->value[op->in[0]], rows, r), pl->p->classes, t, a->smoothing, sums);
+            host_xent(&pl->o.loss, gather(pl, pl->value[op->in[0]], rows, r), pl->p->classes, t, a->smoothing, sums);
     }
     ref_give_metrics(pl, sums, a);
     return 0;
@@ -176,7 +176,7 @@ int ref_xent_bwd(struct ref_plan *pl, const struct op *op, const struct run_args
         if (t.label < 0)
             continue;
         double *z = gather(pl, pl->value[op->in[0]], rows, r);
-        host_xent_backward(z, pl->p->classes, t, a->smoothing, a->grad_scale);
+        host_xent_backward(&pl->o.loss, z, pl->p->classes, t, a->smoothing, a->grad_scale);
         for (size_t j = 0; j < (size_t)pl->p->classes; j++)
             dlogits[j * rows + r] = z[j];
     }

@@ -28,8 +28,8 @@ static const struct update_slice slices[] = {{0, 31, 0.01, 0.001},
                                              {33168, 257, 0.01, 0.001}};
 enum { SLICES = sizeof slices / sizeof *slices, N = 33168 + 257 + 15, ZERO_WEIGHTS = 3, ZERO_GRADIENTS = 4 };
 
-static const enum update_rule rules[] = {UPDATE_SGD,  UPDATE_NESTEROV, UPDATE_CAFFE2,
-                                         UPDATE_LARS, UPDATE_ADAM,     UPDATE_ADAMW};
+static const enum update_rule rules[] = {UPDATE_SGD,  UPDATE_NESTEROV, UPDATE_CAFFE2, UPDATE_LARS,
+                                         UPDATE_ADAM, UPDATE_ADAMW,    UPDATE_LAMB};
 enum { RULES = sizeof rules / sizeof *rules };
 static const char *const names[] = {
 #define X(id, name) [id] = name,
@@ -182,8 +182,8 @@ static void clipped_by_the_norm_of_all_of_them_too(void **state)
         compare(rules[r], true);
 }
 
-/* A launch for the update, and one for all norms where the rule is LARS; once the slices are known nobody waits and
- * nothing is taken. */
+/* A launch for the update, and one for all norms where the rule is LARS or LAMB; once the slices are known nobody waits
+ * and nothing is taken. */
 static void an_update_is_a_launch_or_two_whatever_the_number_of_tensors(void **state)
 {
     struct side s;
@@ -194,7 +194,7 @@ static void an_update_is_a_launch_or_two_whatever_the_number_of_tensors(void **s
         const struct fake_counts before = *fake_gpu_counts(s.gpu);
         update_all(&s, update_by(&s, rules[r], 2, false));
         const struct fake_counts *after = fake_gpu_counts(s.gpu);
-        assert_int_equal(after->kernels - before.kernels, rules[r] == UPDATE_LARS ? 2 : 1);
+        assert_int_equal(after->kernels - before.kernels, rules[r] == UPDATE_LARS || rules[r] == UPDATE_LAMB ? 2 : 1);
         assert_int_equal(after->by_kernel[KERNEL_UPDATE] - before.by_kernel[KERNEL_UPDATE], 1);
         assert_int_equal(after->syncs, before.syncs);
         assert_int_equal(after->allocs, before.allocs);
@@ -220,6 +220,44 @@ static void update_parts(const struct side *s, int64_t step, bool halves)
         if (cut)
             MUST(s->d->ops->update(s->d, &u, s->w, s->g, s->m, s->count, e));
     }
+}
+
+/* LAMB of tensors that ranks hold parts of: the norm of what each would move by, which changes nothing, and then an
+ * update at a rate that follows from it. Both find the slice in one table. */
+static void what_lamb_would_move_by_is_measured(void **state)
+{
+    struct side sides[2];
+    double norms[2][SLICES];
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct side *s = &sides[k];
+        open_side(s, k == 0);
+        for (int64_t step = 1; step <= 2; step++)
+            for (int i = 0; i < SLICES; i++) {
+                struct update u = update_by(s, UPDATE_LAMB, step, false);
+                u.first = slices[i].first;
+                u.n = slices[i].n;
+                u.weight_decay = slices[i].weight_decay;
+                u.trust = 1;
+                u.measure = s->norm;
+                MUST(s->d->ops->update(s->d, &u, s->w, s->g, s->m, s->count, e));
+                if (s->gpu)
+                    fake_gpu_wait(s->gpu, NULL);
+                norms[k][i] = at(s, s->norm, 0);
+                u.measure = NULL;
+                u.trust = 0;
+                u.lr = 0.01 * (i + 1);
+                MUST(s->d->ops->update(s->d, &u, s->w, s->g, s->m, s->count, e));
+            }
+    }
+    for (int i = 0; i < SLICES; i++)
+        if (!((norms[1][i] > 0) != (i == ZERO_GRADIENTS)) || !(fabs(norms[0][i] - norms[1][i]) <= 1e-6 * norms[1][i]))
+            fail_msg("slice %d would move by %g, expected %g", i, norms[0][i], norms[1][i]);
+    assert_alike(&sides[0], &sides[1], "measured");
+    const struct fake_counts *c = fake_gpu_counts(sides[0].gpu);
+    assert_int_equal(c->allocs - c->frees, 6 + 3); /* arenas; partial sums, loss scale and one table */
+    close_side(&sides[0]);
+    close_side(&sides[1]);
 }
 
 static void slices_that_come_one_by_one_share_a_table(void **state)
@@ -357,6 +395,7 @@ int main(void)
         cmocka_unit_test(all_tensors_at_once_are_updated_as_each_alone_on_the_reference_device),
         cmocka_unit_test(clipped_by_the_norm_of_all_of_them_too),
         cmocka_unit_test(an_update_is_a_launch_or_two_whatever_the_number_of_tensors),
+        cmocka_unit_test(what_lamb_would_move_by_is_measured),
         cmocka_unit_test(slices_that_come_one_by_one_share_a_table),
         cmocka_unit_test(other_slices_get_a_table_of_their_own),
         cmocka_unit_test(equal_updates_give_equal_bits),

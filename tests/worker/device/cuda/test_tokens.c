@@ -151,12 +151,14 @@ static void sums_of_a_table_repeat_their_bits(void **state)
 /* --- rows of logits */
 
 /* Padding is NaN; gradients lie where the logits were. */
-static void check_rows(int classes, int stride, enum dtype type, bool in_floats, float smoothing)
+static void check_rows(const struct loss_rule *rule, int classes, int stride, enum dtype type, bool in_floats,
+                       float smoothing)
 {
     enum { ROWS = 3 };
     const size_t ratio = sizeof(float) / dtype_size(type);
     float *z = take((size_t)(ROWS * stride) * sizeof *z, 0xff), samples[ROWS * 4], scale = 2;
     double *kept = take((size_t)(ROWS * classes) * sizeof *kept, 0);
+    float *apart = take((size_t)(ROWS * stride) * sizeof *apart, 0xff);
     const int32_t labels[ROWS] = {classes - 1, -1, classes / 3};
     const struct batch_mix mix[ROWS] = {{.second = 0, .share = 0.3F}, {.second = 1, .share = 0.5F}, {.share = 0}};
     for (int r = 0; r < ROWS; r++)
@@ -173,10 +175,13 @@ static void check_rows(int classes, int stride, enum dtype type, bool in_floats,
                              .grad_type = type,
                              .logits = z,
                              .labels = labels,
-                             .mix = mix,
+                             .mix = rule->weights ? NULL : mix, /* weighted rows are not mixed */
                              .smoothing = smoothing,
+                             .binary = rule->binary,
+                             .weights = rule->weights,
+                             .total = (float)rule->total,
                              .scale = &scale,
-                             .dlogits = z,
+                             .dlogits = loss_is_plain(rule) ? z : (void *)apart,
                              .samples = samples};
     assert_int_equal(0, kernel_launch(KERNEL_XENT, &a, NULL));
     for (int r = 0; r < ROWS; r++) {
@@ -184,15 +189,17 @@ static void check_rows(int classes, int stride, enum dtype type, bool in_floats,
         double metrics[METRIC_N] = {0};
         double *row = kept + r * classes;
         if (labels[r] >= 0) {
-            host_xent(row, classes, t, (double)smoothing, metrics);
-            host_xent_backward(row, classes, t, (double)smoothing, 2);
+            host_xent(rule, row, classes, t, (double)smoothing, metrics);
+            host_xent_backward(rule, row, classes, t, (double)smoothing, 2);
         } else {
             memset(row, 0, (size_t)classes * sizeof *row);
         }
         for (int k = 0; k < 4; k++)
             assert_true(fabs((double)samples[r * 4 + k] - metrics[k]) <= 1e-6 * fabs(metrics[k]));
         for (int k = 0; k < classes; k++) {
-            const double got = fake_get(z, type, (size_t)r * (size_t)stride * ratio + (size_t)k), want = row[k],
+            const double got = fake_get(loss_is_plain(rule) ? z : apart, type,
+                                        (size_t)r * (size_t)stride * ratio + (size_t)k),
+                         want = row[k],
                          u = type == DT_F16    ? 0x1p-11
                              : type == DT_BF16 ? 0x1p-8
                                                : 0;
@@ -202,17 +209,41 @@ static void check_rows(int classes, int stride, enum dtype type, bool in_floats,
     }
     free(z);
     free(kept);
+    free(apart);
 }
 
 static void gradients_take_the_place_of_logits(void **state)
 {
+    const struct loss_rule plain = {0}, *const p = &plain;
     (void)state;
     for (size_t y = 0; y < 3; y++) {
-        check_rows(1001, 1024, types[y], true, 0);
-        check_rows(9001, 9024, types[y], true, 0.1f); /* the larger block, more than one turn */
+        check_rows(p, 1001, 1024, types[y], true, 0);
+        check_rows(p, 9001, 9024, types[y], true, 0.1f); /* the larger block, more than one turn */
     }
-    check_rows(2050, 2050, DT_F32, false, 0.1f); /* as many as there are, one at a time */
-    check_rows(2052, 2052, DT_F32, false, 0);
+    check_rows(p, 2050, 2050, DT_F32, false, 0.1f); /* as many as there are, one at a time */
+    check_rows(p, 2052, 2052, DT_F32, false, 0);
+}
+
+static void weigh(struct loss_rule *rule, float *weights, int classes)
+{
+    for (int k = 0; k < classes; k++) {
+        weights[k] = (float)(k % 7) / 4;
+        rule->total += (double)weights[k];
+    }
+}
+
+/* Their gradients lie by themselves. */
+static void losses_that_are_not_plain_are_those_of_the_host(void **state)
+{
+    float weights[1001];
+    struct loss_rule binary = {.binary = true}, weighted = {.weights = weights};
+    (void)state;
+    weigh(&weighted, weights, 1001);
+    for (size_t y = 0; y < 3; y++)
+        for (int smooth = 0; smooth < 2; smooth++) {
+            check_rows(&binary, 1001, 1024, types[y], false, smooth ? 0.1f : 0);
+            check_rows(&weighted, 1001, 1024, types[y], false, smooth ? 0.1f : 0);
+        }
 }
 
 /* --- rows that ranks have parts of */
@@ -271,15 +302,25 @@ static void combine(struct parts *p, enum kernel k, const float *in, float *out,
     free(part);
 }
 
-static void check_parts(int classes, int pad, enum dtype type, bool in_floats, float smoothing)
+static void check_parts(const struct loss_rule *rule, int classes, int pad, enum dtype type, bool in_floats,
+                        float smoothing)
 {
     static struct parts p;
     double *kept = take((size_t)(PART_ROWS * classes) * sizeof *kept, 0);
     const int32_t labels[PART_ROWS] = {classes - 1, 0, -1, classes / 2, classes / 3};
+    const int second[PART_ROWS] = {0, classes - 1, 0, classes / 2, classes / 3 + 1};
+    const float share[PART_ROWS] = {0.25F, 0.5F, 0, 0.25F, 0};
     open_parts(&p, kept, classes, pad, type, in_floats, smoothing);
+    for (int i = 0; i < PARTS; i++) {
+        p.a[i].binary = rule->binary;
+        p.a[i].weights = rule->weights;
+        p.a[i].total = (float)rule->total;
+    }
     for (int r = 0; r < PART_ROWS; r++) {
         p.labels[r * LABEL_N + LABEL_CLASS] = (float)labels[r];
         p.labels[r * LABEL_N + LABEL_WEIGHT] = labels[r] >= 0;
+        p.labels[r * LABEL_N + LABEL_SECOND] = (float)second[r];
+        p.labels[r * LABEL_N + LABEL_SHARE] = rule->weights ? 0 : share[r]; /* weighted rows are not mixed */
     }
     combine(&p, KERNEL_XENT_TOP, p.labels, p.top, TOP_N, true);
     combine(&p, KERNEL_XENT_SUMS, p.top, p.sums, SUMS_N, false);
@@ -289,8 +330,9 @@ static void check_parts(int classes, int pad, enum dtype type, bool in_floats, f
     for (int r = 0; r < PART_ROWS; r++) {
         double metrics[METRIC_N] = {0}, *row = kept + r * classes;
         if (labels[r] >= 0) {
-            host_xent(row, classes, (struct host_target){.label = labels[r]}, (double)smoothing, metrics);
-            host_xent_backward(row, classes, (struct host_target){.label = labels[r]}, (double)smoothing, 2);
+            const struct host_target t = {labels[r], second[r], rule->weights ? 0 : (double)share[r]};
+            host_xent(rule, row, classes, t, (double)smoothing, metrics);
+            host_xent_backward(rule, row, classes, t, (double)smoothing, 2);
         } else {
             memset(row, 0, (size_t)classes * sizeof *row);
         }
@@ -301,7 +343,7 @@ static void check_parts(int classes, int pad, enum dtype type, bool in_floats, f
     for (int i = 0; i < PARTS; i++) {
         struct k_xent_part *a = &p.a[i];
         a->in = p.lse;
-        a->out = p.z[i];
+        a->out = loss_is_plain(rule) ? p.z[i] : take(PART_ROWS * a->stride * sizeof(float), 0xff);
         assert_int_equal(0, kernel_launch(KERNEL_XENT_PARTS_BWD, a, NULL));
         for (int j = 0; j < PART_ROWS * a->k; j++) {
             const double got = fake_get(a->out, type, (size_t)(j / a->k) * a->grad_stride + (size_t)(j % a->k)),
@@ -309,6 +351,8 @@ static void check_parts(int classes, int pad, enum dtype type, bool in_floats, f
             if (!(fabs(got - want) <= u * fabs(want) + 0x1p-19 * fabs(want) + (type == DT_F16 ? 0x1p-25 : 0x1p-30)))
                 fail_msg("%d classes, type %d, part %d: [%d] %g, expected %g", classes, type, i, j, got, want);
         }
+        if (!loss_is_plain(rule))
+            free(a->out);
         free(p.z[i]);
     }
     free(kept);
@@ -316,14 +360,20 @@ static void check_parts(int classes, int pad, enum dtype type, bool in_floats, f
 
 static void parts_of_rows_make_what_whole_rows_make(void **state)
 {
+    const struct loss_rule plain = {0}, *const p = &plain;
+    float weights[1001];
+    struct loss_rule binary = {.binary = true}, weighted = {.weights = weights};
     (void)state;
+    weigh(&weighted, weights, 1001);
     for (size_t y = 0; y < 3; y++) {
-        check_parts(1001, 64, types[y], true, 0);
-        check_parts(1001, 64, types[y], true, 0.1f);
+        check_parts(p, 1001, 64, types[y], true, 0);
+        check_parts(p, 1001, 64, types[y], true, 0.1f);
+        check_parts(&binary, 1001, 1, types[y], false, 0.1f);
+        check_parts(&weighted, 1001, 64, types[y], false, 0.1f);
     }
-    check_parts(27003, 64, DT_BF16, true, 0.1f); /* the larger block, more than one turn */
-    check_parts(1501, 1, DT_F32, false, 0.1f);   /* as a classifier has them */
-    check_parts(1500, 4, DT_F16, false, 0);
+    check_parts(p, 27003, 64, DT_BF16, true, 0.1f); /* the larger block, more than one turn */
+    check_parts(p, 1501, 1, DT_F32, false, 0.1f);   /* as a classifier has them */
+    check_parts(p, 1500, 4, DT_F16, false, 0);
 }
 
 static void metrics_are_sums_of_all_rows(void **state)
@@ -422,6 +472,7 @@ int main(void)
         cmocka_unit_test(tokens_that_come_often_are_summed_whole),
         cmocka_unit_test(sums_of_a_table_repeat_their_bits),
         cmocka_unit_test(gradients_take_the_place_of_logits),
+        cmocka_unit_test(losses_that_are_not_plain_are_those_of_the_host),
         cmocka_unit_test(metrics_are_sums_of_all_rows),
         cmocka_unit_test(parts_of_the_logits_make_what_all_make),
         cmocka_unit_test(tokens_of_other_ranks_have_rows_of_zeros),

@@ -6,7 +6,9 @@
  *   xent             reads n rows of B bytes, and once more for the gradients, which it writes. Of a vocabulary a row
  *                    has a multiprocessor to itself: what all of them hold (132 x 201 KB of 50,257 logits) is still in
  *                    the cache of 50 MB when it is read again
- *   xent_top, xent_sums, xent_parts_bwd   read them once each; the last one writes them */
+ *   xent_top, xent_sums, xent_parts_bwd   read them once each; the last one writes them
+ *
+ * A loss that is not plain has kernels of its own, which are of no speed: loss, loss_sums, loss_parts_bwd. */
 #include <cfloat>
 
 #include "worker/device/cuda/kern/kern.cuh"
@@ -164,8 +166,123 @@ static unsigned block_of(int classes)
     return classes > LONG_ROW ? (unsigned)LONG_BLOCK : (unsigned)BLOCK; /* in floats */
 }
 
+/* --- losses that are not plain (loss_rule.h), as device/loss_parts.h has them. Gradients lie elsewhere than logits */
+
+__device__ __forceinline__ double softplus(double z)
+{
+    return (z > 0 ? z : 0) + log1p(exp(-fabs(z)));
+}
+
+/* A weighted row's sum of w t. */
+template <typename A> __device__ __forceinline__ double weight_of(const A &a, int label)
+{
+    return (1 - (double)a.smoothing) * a.weights[label] + (double)a.smoothing * a.total / a.classes;
+}
+
+/* target: the sum of its labels' logits; soft: sum of log(1 + exp(z)); all: of z, or of w z */
+template <typename A>
+__device__ __forceinline__ double loss_of(const A &a, int label, double target, double lse, double soft, double all)
+{
+    const double hit = 1 - (double)a.smoothing, rest = (double)a.smoothing / a.classes * all;
+    if (a.binary)
+        return (soft - hit * target - rest) / a.classes;
+    return weight_of(a, label) * lse - hit * a.weights[label] * target - rest;
+}
+
+/* k and w: of all classes. */
+template <typename A>
+__device__ __forceinline__ float slope_of(const A &a, float z, int k, const wanted &w, double lse, float scale)
+{
+    const bool hit = k == w.label || (w.share > 0 && k == w.second);
+    const double want = (double)a.smoothing / a.classes + (hit ? 1 - (double)a.smoothing : 0);
+    if (a.binary)
+        return (float)((1 / (1 + exp(-(double)z)) - want) / a.classes * scale);
+    return (float)((exp((double)z - lse) * weight_of(a, w.label) - want * a.weights[k]) * scale);
+}
+
+/* As xent. */
+template <typename G> __global__ void loss(k_xent a)
+{
+    const int n = blockIdx.x, label = a.labels[n];
+    const bool counts = label >= 0;
+    const float *z = a.logits + n * a.stride;
+    const float target = counts ? z[label] : 0;
+    float most = -FLT_MAX, better = 0;
+    double exps = 0, soft = 0, all = 0;
+    for (int k = threadIdx.x; k < a.classes && counts; k += BLOCK)
+        most = fmaxf(most, z[k]);
+    most = block_max(most);
+    for (int k = threadIdx.x; k < a.classes && counts; k += BLOCK) {
+        exps += exp((double)z[k] - most);
+        soft += a.binary ? softplus(z[k]) : 0;
+        all += a.weights ? (double)a.weights[k] * z[k] : z[k];
+        better += beats(z[k], k, target, label) ? 1 : 0;
+    }
+    const double lse = (double)most + log(block_sum(exps));
+    soft = block_sum(soft);
+    all = block_sum(all);
+    better = block_sum(better);
+    const wanted w = wanted_of(a.mix, n, label);
+    if (threadIdx.x == 0) {
+        const bool number = counts && target == target;
+        const double both = counts && w.share > 0 && w.second != label ? (double)target + z[w.second] : target;
+        const float part[PART] = {counts ? (float)loss_of(a, label, both, lse, soft, all) : 0,
+                                  number && better < 1 ? 1.0f : 0.0f, number && better < 5 ? 1.0f : 0.0f,
+                                  counts ? 1.0f : 0.0f};
+        store<float, PART>(a.samples + (size_t)n * PART, part);
+    }
+    if (!a.dlogits)
+        return;
+    G *d = static_cast<G *>(a.dlogits) + n * a.grad_stride;
+    const float scale = a.scale ? *a.scale : 1;
+    for (int k = threadIdx.x; k < a.classes; k += BLOCK)
+        from_float(d[k], counts ? slope_of(a, z[k], k, w, lse, scale) : 0);
+}
+
+/* As xent_sums. */
+__global__ void loss_sums(k_xent_part a)
+{
+    const int n = blockIdx.x;
+    const float *z = a.logits + n * a.stride, *top = a.in + (size_t)n * TOP_N;
+    const float most = top[TOP_MAX], target = top[TOP_TARGET];
+    const int label = (int)top[TOP_CLASS];
+    double sum = 0, all = 0;
+    float better = 0;
+    for (int k = threadIdx.x; k < a.k && top[TOP_WEIGHT] != 0; k += BLOCK) {
+        sum += a.binary ? softplus(z[k]) : exp((double)z[k] - most);
+        all += a.weights ? (double)a.weights[a.first + k] * z[k] : z[k];
+        better += beats(z[k], a.first + k, target, label) ? 1 : 0;
+    }
+    sum = block_sum(sum);
+    all = block_sum(all);
+    better = block_sum(better);
+    if (threadIdx.x != 0)
+        return;
+    float *out = static_cast<float *>(a.out) + (size_t)n * SUMS_N;
+    out[SUMS_EXP] = (float)sum;
+    out[SUMS_LOGITS] = (float)all;
+    out[SUMS_BETTER] = better;
+}
+
+/* As xent_parts_bwd. */
+template <typename G> __global__ void loss_parts_bwd(k_xent_part a)
+{
+    const int n = blockIdx.x;
+    const float *z = a.logits + n * a.stride, *lse = a.in + (size_t)n * LSE_N;
+    G *d = static_cast<G *>(a.out) + n * a.grad_stride;
+    const bool counts = lse[LSE_WEIGHT] != 0;
+    const wanted w = {(int)lse[LSE_CLASS], (int)lse[LSE_SECOND], lse[LSE_SHARE]};
+    const float scale = a.scale ? *a.scale : 1;
+    for (int k = threadIdx.x; k < a.k; k += BLOCK)
+        from_float(d[k], counts ? slope_of(a, z[k], a.first + k, w, lse[LSE_LSE], scale) : 0);
+}
+
 void launch_KERNEL_XENT(const k_xent *a, cudaStream_t s)
 {
+    if (a->binary || a->weights) {
+        DISPATCH_TYPE(a->grad_type, { LAUNCH((loss<T>), a->n, BLOCK, s, *a); });
+        return;
+    }
     const bool vectors = a->stride % 4 == 0 && a->grad_stride % 4 == 0;
     DISPATCH_TYPE(a->grad_type, {
         if (vectors && a->in_floats)
@@ -295,7 +412,10 @@ void launch_KERNEL_XENT_TOP(const k_xent_part *a, cudaStream_t s)
 
 void launch_KERNEL_XENT_SUMS(const k_xent_part *a, cudaStream_t s)
 {
-    LAUNCH_PART(xent_sums, a, s);
+    if (a->binary || a->weights)
+        LAUNCH((loss_sums), a->n, BLOCK, s, *a);
+    else
+        LAUNCH_PART(xent_sums, a, s);
 }
 
 __global__ void xent_parts(k_xent_part a)
@@ -318,7 +438,13 @@ __global__ void xent_parts(k_xent_part a)
     const bool number = counts && target == target;
     const double mean = (double)sums[SUMS_LOGITS] / a.classes, share = top[TOP_SHARE],
                  mixed = share > 0 ? (1 - share) * target + share * top[TOP_OTHER] : target;
-    part[0] = counts ? (float)(log_sum - (1 - a.smoothing) * mixed - a.smoothing * mean) : 0;
+    double own = log_sum - (1 - a.smoothing) * mixed - a.smoothing * mean;
+    if (counts && (a.binary || a.weights)) {
+        const bool two = share > 0 && top[TOP_SECOND] != top[TOP_CLASS];
+        own = loss_of(a, (int)top[TOP_CLASS], target + (two ? (double)top[TOP_OTHER] : 0), log_sum, sums[SUMS_EXP],
+                      sums[SUMS_LOGITS]);
+    }
+    part[0] = counts ? (float)own : 0;
     part[1] = number && sums[SUMS_BETTER] < 1 ? 1 : 0;
     part[2] = number && sums[SUMS_BETTER] < 5 ? 1 : 0;
     part[3] = counts ? 1 : 0;
@@ -341,6 +467,10 @@ __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOC
 
 void launch_KERNEL_XENT_PARTS_BWD(const k_xent_part *a, cudaStream_t s)
 {
+    if (a->binary || a->weights) {
+        DISPATCH_TYPE(a->grad_type, { LAUNCH((loss_parts_bwd<T>), a->n, BLOCK, s, *a); });
+        return;
+    }
     const bool vectors = a->stride % 4 == 0 && a->grad_stride % 4 == 0;
     DISPATCH_TYPE(a->grad_type, {
         if (vectors && a->in_floats)

@@ -306,55 +306,9 @@ void launch_KERNEL_NORM(const k_norm *a, cudaStream_t s)
     LAUNCH((norm), 1, BLOCK, s, *a, (int)blocks);
 }
 
-/* A block a chunk, so that the sums of a slice are always taken in the same order. */
-__global__ void lars_squares(k_lars_norms a)
-{
-    const k_chunk c = a.chunks[blockIdx.x];
-    if (a.slices[c.slice].trust == 0)
-        return;
-    double w = 0, g = 0;
-    for (int i = threadIdx.x; i < c.n; i += BLOCK) {
-        const double x = a.params[c.first + i], y = a.grads[c.first + i];
-        w += x * x;
-        g += y * y;
-    }
-    w = block_sum(w);
-    g = block_sum(g);
-    if (threadIdx.x == 0) {
-        a.partial[2 * (size_t)blockIdx.x] = w;
-        a.partial[2 * (size_t)blockIdx.x + 1] = g;
-    }
-}
-
-__global__ void lars_norms(k_lars_norms a)
-{
-    const k_slice s = a.slices[blockIdx.x];
-    if (s.trust == 0)
-        return;
-    double w = 0, g = 0;
-    for (int i = threadIdx.x; i < s.nchunks; i += BLOCK) {
-        w += a.partial[2 * (size_t)(s.chunk + i)];
-        g += a.partial[2 * (size_t)(s.chunk + i) + 1];
-    }
-    w = block_sum(w);
-    g = block_sum(g);
-    if (threadIdx.x == 0) {
-        a.norms[2 * blockIdx.x] = (float)sqrt(w);
-        a.norms[2 * blockIdx.x + 1] = (float)sqrt(g);
-    }
-}
-
-void launch_KERNEL_LARS_NORMS(const k_lars_norms *a, cudaStream_t s)
-{
-    if (a->nchunks == 0)
-        return;
-    LAUNCH((lars_squares), a->nchunks, BLOCK, s, *a);
-    LAUNCH((lars_norms), a->nslices, BLOCK, s, *a);
-}
-
 /* What is the same for all elements of a slice. */
 struct factors {
-    float mul, lr, wd;   /* of gradients; with LARS' trust */
+    float mul, lr, wd;   /* of gradients; with LARS' and LAMB's trust */
     float first, second; /* Adam's bias corrections, in double: 1 - beta^step loses digits in fp32 */
 };
 
@@ -374,11 +328,91 @@ __device__ static factors factors_of(const k_update &a, int slice)
         if (wn > 0 && gn > 0)
             f.lr *= (float)(s.trust * wn / (gn + s.weight_decay * wn));
     }
+    if (u.rule == UPDATE_LAMB) {
+        f.first = (float)(1 / (1 - pow(u.momentum, (double)step)));
+        f.second = (float)(1 / sqrt(1 - pow(u.beta2, (double)step)));
+    }
+    if (u.rule == UPDATE_LAMB && s.trust > 0 && a.norms) {
+        const double wn = a.norms[2 * slice], dn = a.norms[2 * slice + 1];
+        f.lr *= wn > 0 && dn > 0 ? (float)(s.trust * wn / dn) : 1;
+    }
     if (u.rule == UPDATE_ADAM || u.rule == UPDATE_ADAMW) {
         f.first = (float)(a.lr / (1 - pow(u.momentum, (double)step)));
         f.second = (float)(1 / sqrt(1 - pow(u.beta2, (double)step)));
     }
     return f;
+}
+
+/* LAMB's direction, of moments after the step. */
+__device__ __forceinline__ float lamb_direction(const k_update &a, const factors &f, float w, float m, float v)
+{
+    return m * f.first / (sqrtf(v) * f.second + (float)a.u.eps) + f.wd * w;
+}
+
+/* The same from those before it; g: a sum of gradients. */
+__device__ __forceinline__ float lamb_ahead(const k_update &a, const factors &f, float g, float w, float m, float v)
+{
+    const float mu = (float)a.u.momentum, beta2 = (float)a.u.beta2;
+    g *= f.mul;
+    return lamb_direction(a, f, w, mu * m + (1 - mu) * g, beta2 * v + (1 - beta2) * g * g);
+}
+
+/* A block a chunk, so that the sums of a slice are always taken in the same order. */
+__global__ void lars_squares(k_lars_norms a)
+{
+    __shared__ factors shared;
+    const size_t at = (size_t)a.chunk + blockIdx.x;
+    const k_chunk c = a.u.chunks[at];
+    const k_slice &s = a.u.slices[c.slice];
+    const bool lamb = a.u.u.rule == UPDATE_LAMB;
+    const float *weights = a.u.params + (c.first - s.params_skipped), *grads = a.u.grads + c.first;
+    if (s.trust == 0 && !a.u.u.measure)
+        return;
+    if (threadIdx.x == 0 && lamb)
+        shared = factors_of(a.u, c.slice);
+    __syncthreads();
+    double w = 0, g = 0;
+    for (int i = threadIdx.x; i < c.n; i += BLOCK) {
+        const size_t m = c.first - s.skipped + i;
+        const double x = weights[i],
+                     y = lamb ? lamb_ahead(a.u, shared, grads[i], weights[i], a.u.momentum[m], a.u.second[m])
+                              : grads[i];
+        w += x * x;
+        g += y * y;
+    }
+    w = block_sum(w);
+    g = block_sum(g);
+    if (threadIdx.x == 0) {
+        a.partial[2 * at] = w;
+        a.partial[2 * at + 1] = g;
+    }
+}
+
+__global__ void lars_norms(k_lars_norms a)
+{
+    const int which = a.slice + (int)blockIdx.x;
+    const k_slice s = a.u.slices[which];
+    if (s.trust == 0 && !a.u.u.measure)
+        return;
+    double w = 0, g = 0;
+    for (int i = threadIdx.x; i < s.nchunks; i += BLOCK) {
+        w += a.partial[2 * (size_t)(s.chunk + i)];
+        g += a.partial[2 * (size_t)(s.chunk + i) + 1];
+    }
+    w = block_sum(w);
+    g = block_sum(g);
+    if (threadIdx.x == 0) {
+        a.norms[2 * which] = (float)sqrt(w);
+        a.norms[2 * which + 1] = (float)sqrt(g);
+    }
+}
+
+void launch_KERNEL_LARS_NORMS(const k_lars_norms *a, cudaStream_t s)
+{
+    if (a->nchunks == 0)
+        return;
+    LAUNCH((lars_squares), a->nchunks, BLOCK, s, *a);
+    LAUNCH((lars_norms), a->nslices, BLOCK, s, *a);
 }
 
 /* Of one slice: what its elements are apart from in each arena, so that element i of all of them is side by side. */
@@ -422,6 +456,11 @@ __device__ __forceinline__ void apply_rule(const k_update &a, const factors &f, 
         v = beta2 * v + (1 - beta2) * g * g;
         w -= f.first * m / (sqrtf(v) * f.second + (float)a.u.eps);
         break;
+    case UPDATE_LAMB:
+        m = mu * m + (1 - mu) * g;
+        v = beta2 * v + (1 - beta2) * g * g;
+        w -= f.lr * lamb_direction(a, f, w, m, v);
+        break;
     }
 }
 
@@ -429,7 +468,7 @@ template <update_rule R, int V>
 __device__ __forceinline__ void update_run(const k_update &a, const factors &f, const update_arenas &p, int from,
                                            int to)
 {
-    constexpr bool ADAM = R == UPDATE_ADAM || R == UPDATE_ADAMW;
+    constexpr bool ADAM = R == UPDATE_ADAM || R == UPDATE_ADAMW || R == UPDATE_LAMB;
     for (int i = from + (int)threadIdx.x * V; i < to; i += BLOCK * V) {
         float w[V], m[V], g[V], v[V] = {};
         load<float, V>(p.w + i, w);

@@ -351,6 +351,9 @@ struct k_xent {
     const int32_t *labels;       /* -1: the row counts nowhere */
     const struct batch_mix *mix; /* (n): second labels; NULL: there are none */
     float smoothing;
+    bool binary; /* binary, weights, total: loss_rule.h; weights is device memory */
+    const float *weights;
+    float total;
     const float *scale; /* loss scale; NULL: 1 */
     void *dlogits;
     float *samples; /* (n, 4): what each row adds to METRIC_LOSS, TOP1, TOP5, COUNT */
@@ -406,9 +409,12 @@ struct k_xent_part {
     void *out;                  /* BWD: dlogits */
     enum dtype grad_type;       /* BWD */
     float smoothing;            /* SUMS: not 0: logits are summed, too; PARTS, BWD */
-    const float *scale;         /* BWD: loss scale */
-    int mine, batch; /* PARTS: rows [mine, mine + batch) are this rank's, and counted by it; they may begin before */
-    float *samples;  /* PARTS: (batch, 4), as k_xent's */
+    bool binary;                /* SUMS, PARTS, BWD: as k_xent's; dlogits then lie elsewhere than logits */
+    const float *weights;       /* of all classes */
+    float total;
+    const float *scale; /* BWD: loss scale */
+    int mine, batch;    /* PARTS: rows [mine, mine + batch) are this rank's, and counted by it; they may begin before */
+    float *samples;     /* PARTS: (batch, 4), as k_xent's */
 };
 
 /* A filter whose copy is that of a convolution over pixels put together (device/fold.h). */
@@ -493,17 +499,6 @@ struct k_chunk {
 };
 #define KERNEL_CHUNK 8192 /* elements at most */
 
-/* L2 norms of weights and of gradients, as they lie in the arenas, of each slice with trust: norms[2 * slice], [2 *
- * slice + 1]. */
-struct k_lars_norms {
-    const struct k_slice *slices;
-    const struct k_chunk *chunks;
-    int nslices, nchunks;
-    const float *params, *grads;
-    double *partial; /* (nchunks, 2) */
-    float *norms;    /* (nslices, 2) */
-};
-
 /* struct update on the device, of all slices: theirs are weight_decay and trust. scaler, here and below: NULL: none;
  * nothing is done where it says skip. */
 struct k_update {
@@ -516,7 +511,16 @@ struct k_update {
     float *params, *momentum, *second;
     const float *grads, *count;
     const struct k_scaler_state *scaler; /* gradients are divided by its scale, too */
-    const float *norms;                  /* LARS: as above */
+    const float *norms;                  /* LARS, LAMB: k_lars_norms' */
+};
+
+/* Norms (of weights, of gradients; LAMB: of weights, of directions) of nslices slices from `slice` on, whose chunks are
+ * nchunks from `chunk` on. */
+struct k_lars_norms {
+    struct k_update u; /* its slices and chunks: of the whole table */
+    int slice, nslices, chunk, nchunks;
+    double *partial; /* (chunks of the table, 2) */
+    float *norms;    /* (slices of the table, 2) */
 };
 
 struct k_norm { /* *out = L2 norm of x[0..n) * mul / *count (count NULL: 1; count 0: 0) */
