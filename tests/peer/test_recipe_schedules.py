@@ -1,17 +1,19 @@
 """The rates, decay and averages of recipes, epoch by epoch, beside PyTorch's own objects, as the source of each recipe sets them up."""
+import fnmatch
 import re
 
 import pytest
 import torch
+import torchvision
 
 from support import TRAINER, run
 
-IMAGES = {"torchvision-v1": 1281167, "torchshard": 1281167, "goyal": 1281167, "caffe2": 1281167}
+IMAGES = {"torchvision-v1": 1281167, "torchvision-v2": 1281167, "torchshard": 1281167, "goyal": 1281167, "caffe2": 1281167}
 
 
-def schedule(recipe):
+def schedule(recipe, arch="mlp"):
     p = run(TRAINER, "summary", "--recipe", recipe, "--train-data", "null", "--null-images", IMAGES[recipe], "--num-labels", 1000, "--device", "ref",
-            "--arch", "mlp", "--all-epochs")
+            "--arch", arch, "--all-epochs")
     assert p.returncode == 0, p.stderr
     return [tuple(map(float, m)) for m in re.findall(r"epoch \d+: rate (\S+), kept (\S+)$", p.stdout, re.M)]
 
@@ -66,17 +68,22 @@ def test_what_is_typed_goes_before_a_recipe():
     assert "recipe = torchvision-v1  # command line" in p.stdout
 
 
+def test_what_is_of_a_norm_does_not_decay():
+    """All else does, the last layer's bias, too: train.py's --norm-weight-decay 0."""
+    model = torchvision.models.resnet50(num_classes=2)
+    norms = {f"{m}.{k}" for m, module in model.named_modules() if isinstance(module, torch.nn.BatchNorm2d) for k in ("weight", "bias")}
+    patterns = settings("torchvision-v2")["no-decay"][0].split(",")
+    assert {name for name, _ in model.named_parameters() if any(fnmatch.fnmatchcase(name, p) for p in patterns)} == norms
+
+
 def test_cosine_by_the_epoch_with_warm_up_and_averages_as_torchvisions_references():
     """SequentialLR of LinearLR and CosineAnnealingLR, stepped once an epoch, and ExponentialMovingAverage with the decay that train.py makes of
     its own: what its second recipe has."""
     epochs, warm, batch, every, decay = 600, 5, 1024, 32, 0.99998
     alpha = min(1.0, (1 - decay) * batch * every / epochs)
-    p = run(TRAINER, "summary", "--train-data", "null", "--null-images", 1281167, "--num-labels", 1000, "--device", "ref", "--arch", "mlp", "--all-epochs",
-            "--batch-size", batch, "--num-epochs", epochs, "--lr", 0.5, "--lr-policy", "cosine", "--lr-per", "epoch", "--lr-warmup", "caffe2",
-            "--warmup-start", 0.01, "--warmup-epochs", warm, "--ema", f"{1 - alpha:.17g}", "--ema-every", every)
-    assert p.returncode == 0, p.stderr
-    got = [tuple(map(float, m)) for m in re.findall(r"epoch \d+: rate (\S+), kept (\S+)$", p.stdout, re.M)]
-    o = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))], 0.5)
+    got = schedule("torchvision-v2", "resnet50")
+    o = optimizer("torchvision-v2")
+    assert (o.defaults["lr"], o.defaults["momentum"], o.defaults["weight_decay"], o.defaults["nesterov"]) == (0.5, 0.9, 2e-5, False)
     both = torch.optim.lr_scheduler.SequentialLR(o, [torch.optim.lr_scheduler.LinearLR(o, 0.01, total_iters=warm),
                                                      torch.optim.lr_scheduler.CosineAnnealingLR(o, epochs - warm, 0.0)], [warm])
     want = rates(o, both, epochs)

@@ -12,6 +12,7 @@ struct err;
 
 #define RECIPES(X)                                                                                                     \
     X("torchvision-v1", recipe_torchvision_v1)                                                                         \
+    X("torchvision-v2", recipe_torchvision_v2)                                                                         \
     X("caffe2", recipe_caffe2)                                                                                         \
     X("goyal", recipe_goyal)                                                                                           \
     X("torchshard", recipe_torchshard)

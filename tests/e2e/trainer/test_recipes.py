@@ -36,7 +36,7 @@ def test_a_recipe_is_all_of_its_text_and_nothing_else(name):
 def test_what_is_typed_goes_before_it(name):
     got = config("--recipe", name, "--batch-size", 77, "--lr", 0.5)
     assert got["batch-size"] == ("77", "command line") and got["base-learning-rate"] == ("0.5", "command line")
-    assert got["num-epochs"] == ("90", f"recipe {name}") and got["recipe"] == (name, "command line")
+    assert got["num-epochs"] == (settings(FILES[name])["num-epochs"], f"recipe {name}") and got["recipe"] == (name, "command line")
 
 
 def test_the_page_lists_them_all_with_what_was_published():
