@@ -61,7 +61,7 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
              const struct tcp_seeker *s, struct err *e);
 void tcp_address(struct tcp *t, const struct endpoint *to, const char *where, const char *epoch, const char *seen);
 void tcp_trouble(struct tcp *t, const char *why);
-/* What is behind the seeker are daemons: dial them, from now on without it. state: which one they keep, "": not known. */
+/* What is behind the seeker are daemons: dial them, from now on without it. state: the one they keep, "": not known. */
 void tcp_go_direct(struct tcp *t, const struct endpoint *to, int n, const char *state);
 
 bool tcp_is_on_this_host(int fd); /* both ends have the same address: nobody stands between them */

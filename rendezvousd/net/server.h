@@ -117,8 +117,8 @@ void server_forget_run(struct server *s, const char *principal, const char *run)
  * Replies under way have a second to be written. Idempotent. */
 void server_close(struct server *s, void (*done)(void *arg), void *arg);
 
-/* While it does not lead, requests for keys and jobs get -STANDBY and where the leader is; TCPStore's connections, which
- * know no errors, are closed. Borrowed; it may change at any time. NULL: this server always leads. */
+/* While it does not lead, requests for keys and jobs get -STANDBY and where the leader is; TCPStore's connections know
+ * no errors, and are closed. Borrowed; it may change at any time. NULL: this server always leads. */
 void server_set_standby(struct server *s, const struct server_standby *standby);
 bool server_leads(const struct server *s);
 
