@@ -265,7 +265,7 @@ MUTANTS = {
         "launcher/config/home_scheduler.c", 'snprintf(s->job, sizeof s->job, step ? "%.60s.%.60s" : "%.60s", job, step ? step : "");',
         'snprintf(s->job, sizeof s->job, "%.60s", job);', ["launcher_home"]),
     "crop_never_at_the_last_column": (
-        "worker/data/image/image.c", "c.x = (int)rng_below(&r, (uint64_t)(w - c.w + 1));", "c.x = (int)rng_below(&r, (uint64_t)(w - c.w + 1)) - (c.w < w);",
+        "worker/data/image/image.c", "c.x = (int)rng_below(r, (uint64_t)(w - c.w + 1));", "c.x = (int)rng_below(r, (uint64_t)(w - c.w + 1)) - (c.w < w);",
         ["data_image"]),
     "top_5_sums_top_1": (
         "worker/run/eval.c", "to->top5 += r->top5;", "to->top5 += r->top1;", ["trainer/test_evaluate.py::test_the_best_five_of_four_classes_are_all"]),

@@ -52,7 +52,6 @@ MUTANTS = {
     "acknowledges_after_its_release": {"election.c": [("static void release(struct election *x, int64_t now)\n{\n    resign(x);", "static void release(struct election *x, int64_t now)\n{")]},
     "claims_above_without_a_hold": {"election.c": [("ev->hold || x->above ||", "ev->hold ||")]},
     # a leader that goes on without its home
-    "strangers_wait_for_d_alone": {"election.c": [("    return !x->view.away_ms || ", "    return true || !x->view.away_ms || ")]},
     "goes_on_whoever_is_bound": {"jobs_term.c": [("now - p->bound_ms >= j->term.valid_ms)", "now - p->bound_ms >= j->term.valid_ms && !p)")]},
     # an etcd as home
     "claims_what_was_renewed": {"rdzv_log_etcd.c": [("    if (!rdzv_claim_is(seen, &h->seen))", "    if (!seen)")]},
