@@ -46,7 +46,7 @@ struct shared {     /* a world and its home */
 /* api_world.c: the home of a node as its shipped code has it, in a fiber that stands for the thread that waits. */
 struct keeper; /* of one node */
 bool elect_is_api_(const struct world *w);
-void elect_keep_(struct world *w, struct node *n);             /* a node is born: a fresh handle */
+void elect_keep_(struct world *w, struct node *n); /* a node is born: a fresh handle */
 const struct rdzv_home_ops *elect_home_(const struct node *n);
 void elect_keeper_(struct world *w, const struct message *m);  /* M_KEEPER */
 void elect_request_(struct world *w, const struct message *m); /* M_HOME: a request arrives */
