@@ -27,6 +27,7 @@ ODD = {"eltwise", "apply_nhwc", "apply_nchw", "bwd_apply_nhwc", "bwd_apply_nchw"
        "table_gradient", "embed", "embed_bwd", "rope", "xent", "xent_top", "xent_sums", "xent_parts_bwd"}  # one element at a time: odd shapes
 PRODUCTS = {"depthwise", "depthwise_weight", "attention", "attention_bwd_queries", "attention_bwd_keys"}  # multiply-adds bound them, not memory
 LONG = {"row_norm_any", "row_norm_bwd_any"}  # rows of odd sizes
+LOSSES = {"loss", "loss_sums", "loss_parts_bwd"}  # that are not plain: rows of a classifier, a small part of a step
 DIVIDE = {"maxpool", "maxpool_bwd", "avgpool_bwd",  # a training step in halves has pooling within the batch norm before it
           "input", "input_mixed",  # of other channels or layouts than input_nhwc's; of two pictures
           "group_forward", "group_data", "group_weight",  # convolutions in groups that cuDNN has no engine for
@@ -100,7 +101,7 @@ def faults_of_vectors(kernel, lines):
 
 
 def faults_of_others(kernel, lines):
-    if name(kernel) not in A_FEW | IN_RUNS | DIVIDE | PRODUCTS | LONG:
+    if name(kernel) not in A_FEW | IN_RUNS | DIVIDE | PRODUCTS | LONG | LOSSES:
         yield "neither on vectors nor among those of which this test knows why they need not be"
     elif name(kernel) not in DIVIDE and any(DIVISION.search(x) for x in loops(lines)):
         yield "an integer is divided in a loop"
