@@ -1,5 +1,6 @@
 """`trainer plan` says what a run comes to; --mem-report shows the run beside it."""
 import json
+import pathlib
 import re
 
 import pytest
@@ -29,6 +30,9 @@ def report(tmp_path, ranks, *args, steps=2):
     assert len(first) == len(last) == ranks
     return last
 
+
+# oneDNN's kernels for AMX ask for scratch memory that they do not all touch.
+AMX = "amx_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
 
 # The held memory is above the plan by what no plan counts: stacks, compiled kernels, scratch of Gloo's ring.
 LAYOUTS = {
@@ -61,7 +65,8 @@ def test_a_small_run_is_counted_as_planned(tmp_path, ranks, args):
 def test_a_run_is_as_planned(tmp_path, ranks, args, steps):
     for k, there in counted(tmp_path, ranks, *args, steps=steps):
         above = there["held"]["first step"] - there["held"]["begin"]
-        assert k["memory"]["sum"] - k["memory"]["batches"] - 16 * MIB <= above <= k["memory"]["sum"] + 32 * MIB
+        untouched = k["memory"]["workspace"] if AMX and "bf16" in args else 0
+        assert k["memory"]["sum"] - k["memory"]["batches"] - untouched - 16 * MIB <= above <= k["memory"]["sum"] + 32 * MIB
 
 
 @pytest.mark.parametrize("ranks, args", [
