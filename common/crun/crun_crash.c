@@ -196,8 +196,10 @@ static void put_message(struct out *o, const struct crash *c, const siginfo_t *i
 {
     put_text(o, "crashed: ");
     put_text(o, c->name);
-    if (info->si_code <= 0) {
-        if (c->signo != SIGABRT || info->si_pid != getpid()) {
+    if (info->si_code <= 0 && info->si_pid == 0) {
+        put_text(o, " sent by a process outside of its container");
+    } else if (info->si_code <= 0) {
+        if (info->si_pid != getpid()) { /* abort(), or another handler that sends the signal again */
             put_text(o, " sent by process ");
             put_number(o, (uint64_t)info->si_pid, 10);
         }

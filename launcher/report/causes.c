@@ -161,16 +161,30 @@ static const char *find_words(const char *text, char out[CAUSES_TEXT_MAX])
     return NULL;
 }
 
+/* Who sent the signal that the worker died of, as libcrun's handler saw it (common/crun/crun_crash.c). NULL: the record
+ * is of another signal, which it survived, or names nobody. */
+static const char *find_sender(struct ending end, const char *message, char out[CAUSES_TEXT_MAX])
+{
+    static const char outside[] = " sent by a process outside of its container";
+    char name[32], crashed[64];
+    int sender, read = 0;
+    const int n = snprintf(crashed, sizeof crashed, "crashed: %s", signal_text(end.value, name, sizeof name));
+    if (!end.signaled || !message || strncmp(message, crashed, (size_t)n) != 0)
+        return NULL;
+    if (strcmp(message + n, outside) == 0)
+        snprintf(out, CAUSES_TEXT_MAX, ", which a process outside of its container sent");
+    else if (sscanf(message + n, " sent by process %d%n", &sender, &read) == 1 && !message[n + read])
+        snprintf(out, CAUSES_TEXT_MAX, ", which process %d sent", sender);
+    else
+        return NULL;
+    return out;
+}
+
 const char *causes_words(const struct failure_worker *w, const char *message, const char *last_line,
                          char out[CAUSES_TEXT_MAX])
 {
-    char name[32];
-    int sender, end = 0;
-    if (w->ending.signaled && message && /* libcrun's handler (common/crun/crun_crash.c) */
-        sscanf(message, "crashed: %31s sent by process %d%n", name, &sender, &end) == 2 && !message[end]) {
-        snprintf(out, CAUSES_TEXT_MAX, ", which process %d sent", sender);
+    if (find_sender(w->ending, message, out))
         return out;
-    }
     if (w->ending.signaled && w->ending.value != SIGABRT)
         return NULL; /* its last words are older than what ended it */
     const char *found = find_words(message, out);

@@ -426,6 +426,12 @@ static void die_of_a_signal(void)
     kill(getpid(), SIGFPE);
 }
 
+static void die_of_a_signal_from_outside(void)
+{
+    siginfo_t from = {.si_signo = SIGFPE, .si_code = SI_QUEUE}; /* si_pid 0: no process of this PID namespace */
+    syscall(SYS_rt_sigqueueinfo, getpid(), SIGFPE, &from);
+}
+
 /* In a child: die with the handlers installed. Returns what waitpid() says. */
 static int death(void (*how)(void), const char *record)
 {
@@ -459,7 +465,8 @@ static void a_crash_leaves_a_record_and_the_signal_kills(void **state)
     } deaths[] = {{die_of_a_bad_pointer, SIGSEGV, "crashed: SIGSEGV at address 0x10"},
                   {die_of_abort, SIGABRT, "crashed: SIGABRT"},
                   {die_of_a_deep_stack, SIGSEGV, "crashed: SIGSEGV at address 0x7"},
-                  {die_of_a_signal, SIGFPE, "crashed: SIGFPE sent by process "}};
+                  {die_of_a_signal, SIGFPE, "crashed: SIGFPE"},
+                  {die_of_a_signal_from_outside, SIGFPE, "crashed: SIGFPE sent by a process outside of its container"}};
     char path[64];
     snprintf(path, sizeof path, "/tmp/crun-crash-%d.json", (int)getpid());
     for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
@@ -472,6 +479,8 @@ static void a_crash_leaves_a_record_and_the_signal_kills(void **state)
             fail_msg("%s", e.text);
         if (strncmp(r.message, deaths[i].message, strlen(deaths[i].message)) != 0)
             fail_msg("'%s', expected '%s'", r.message, deaths[i].message);
+        if (deaths[i].signo == SIGFPE) /* nobody else sent it */
+            assert_string_equal(r.message, deaths[i].message);
         assert_int_equal(r.exitcode, 128 + deaths[i].signo);
         assert_int_equal(r.step, 7);
         assert_int_equal(page->error_code, 128 + deaths[i].signo);

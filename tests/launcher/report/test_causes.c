@@ -188,6 +188,9 @@ static void last_words_count_where_they_can_be_the_last(void **state)
     assert_null(causes_words(&w, NULL, "No space left on device", text));
     assert_string_equal(causes_words(&w, "crashed: SIGSEGV sent by process 4711", NULL, text),
                         ", which process 4711 sent");
+    assert_string_equal(causes_words(&w, "crashed: SIGSEGV sent by a process outside of its container", NULL, text),
+                        ", which a process outside of its container sent");
+    assert_null(causes_words(&w, "crashed: SIGABRT sent by process 4711", NULL, text)); /* it survived that one */
     assert_null(causes_words(&w, "crashed: SIGSEGV at address 0x0", NULL, text));
     assert_null(causes_words(&w, "crashed: SIGSEGV sent by process 4711, as I think", NULL, text));
 }
