@@ -477,11 +477,18 @@ static void on_unkillable(void *arg, const char *who)
     run_pump(r);
 }
 
+static bool is_oom(void *arg, const struct failure_worker *w)
+{
+    const struct run *r = arg;
+    return failure_report_is_oom(r->failures, w, group_workers(r->group), r->agent.slots);
+}
+
 const struct group_events round_events = {
     .started = on_started,
     .unstarted = on_unstarted,
     .failed = on_failed,
     .ended = on_ended,
+    .is_oom = is_oom,
     .progressed = on_progressed,
     .held = on_held,
     .gone = on_gone,

@@ -48,7 +48,7 @@ static const char *xid_text(unsigned xid)
     return "see NVIDIA's list of Xids";
 }
 
-void causes_read(struct causes *c, const struct causes_machine *m, const struct failure_worker *all, int n)
+static void read_log(struct causes *c, const struct failure_worker *all, int n)
 {
     pid_t *pids = calloc((size_t)n + 1, sizeof *pids);
     for (int i = 0; pids && i < n; i++)
@@ -56,6 +56,11 @@ void causes_read(struct causes *c, const struct causes_machine *m, const struct 
     kernel_log_read(&c->log, pids, pids ? n : 0);
     c->log.n = 0; /* they go */
     free(pids);
+}
+
+void causes_read(struct causes *c, const struct causes_machine *m, const struct failure_worker *all, int n)
+{
+    read_log(c, all, n);
     c->machine = *m;
     if (m->xid_ms && m->xid_ms >= c->round_ms && !c->log.xid[0]) /* the kernel's log says more */
         snprintf(c->log.xid, sizeof c->log.xid, "Xid %u on %s: %s", m->xid, m->xid_pci, xid_text(m->xid));
@@ -139,6 +144,38 @@ char *causes_memory(const struct causes *c, const struct oom_kills *k, const str
     return out;
 }
 
+/* Kills of its cgroup that were not those of workers which had ended so before. */
+static uint64_t other_kills(const struct failure_worker *w, const struct failure_worker *all, int n)
+{
+    uint64_t kills = w->kills;
+    for (int i = 0; i < n && kills > 0; i++)
+        kills -= all[i].ending.oom && all[i].order < w->order;
+    return kills;
+}
+
+bool causes_is_oom(struct causes *c, const struct failure_worker *w, const struct failure_worker *all, int n)
+{
+    read_log(c, all, n);
+    const int killed = kernel_log_killed(&c->log, w->pid, w->kills);
+    return killed >= 0 ? killed : other_kills(w, all, n) == 1;
+}
+
+const char *causes_kills(const struct causes *c, const struct failure_worker *w, const struct failure_worker *all,
+                         int n, char out[CAUSES_TEXT_MAX])
+{
+    const uint64_t kills = other_kills(w, all, n);
+    const char *of = kills == 1 ? "process" : "processes";
+    if (kills == 0 || w->hung[0])
+        return NULL;
+    if (w->ending.signaled && kernel_log_killed(&c->log, w->pid, w->kills) == 0)
+        snprintf(out, CAUSES_TEXT_MAX, "; the kernel also killed %" PRIu64 " %s of its cgroup for want of memory",
+                 kills, of);
+    else
+        snprintf(out, CAUSES_TEXT_MAX, ", after the kernel killed %" PRIu64 " %s of its cgroup (out of memory)", kills,
+                 of);
+    return out;
+}
+
 /* --- its own words */
 
 static const struct {
@@ -197,6 +234,7 @@ void causes_begin_round(struct causes *c)
 {
     kernel_log_read(&c->log, NULL, 0);
     c->log.xid[0] = '\0';
+    c->log.n_kills = 0;
     c->round_ms = clock_ms();
 }
 

@@ -36,6 +36,10 @@ struct causes {
 void causes_open(struct causes *c);
 void causes_close(struct causes *c);
 
+/* A worker died of SIGKILL, and w->kills > 0: was it killed because memory ran out? The kernel's log knows. If it does
+ * not say: yes, if each other kill was that of a worker. */
+bool causes_is_oom(struct causes *c, const struct failure_worker *w, const struct failure_worker *all, int n);
+
 /* A worker was killed because memory ran out: note how much the other workers hold now. */
 void causes_note_memory(struct causes *c, const struct failure_worker *all, int n);
 
@@ -52,7 +56,12 @@ char *causes_memory(const struct causes *c, const struct oom_kills *k, const str
 const char *causes_words(const struct failure_worker *w, const char *message, const char *last_line,
                          char out[CAUSES_TEXT_MAX]);
 
-/* A round begins: forget what was logged about GPUs before. */
+/* Text to follow an ending that is not that of a worker killed for lack of memory: what else of its cgroup was, such as
+ * a process that the worker had forked. NULL: nothing. Pure. */
+const char *causes_kills(const struct causes *c, const struct failure_worker *w, const struct failure_worker *all,
+                         int n, char out[CAUSES_TEXT_MAX]);
+
+/* A round begins: forget what was logged about GPUs and memory before. */
 void causes_begin_round(struct causes *c);
 /* A fault of this machine in this round: of a GPU ("Xid 79 on PCI:0000:3b:00: GPU has fallen off the bus"), else of a
  * link that went down, or still is ("eth0 went down"). NULL: none was seen. */

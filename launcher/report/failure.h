@@ -21,6 +21,9 @@ struct failure_worker {
     unsigned order;    /* 1, 2, ... in the order in which the kernel reported the deaths, or crun found hangs */
     int64_t ended_ns;  /* monotonic; when it was found to hang */
     struct ending ending;
+    /* number of processes of its cgroup that the kernel had killed in this round when it ended, because memory ran
+     * out */
+    uint64_t kills;
     /* "hung at step 99": it was stopped because it hung, so its ending means nothing; "": it did not hang */
     char hung[72];
 };

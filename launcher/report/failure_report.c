@@ -80,6 +80,12 @@ void failure_report_note_memory(struct failure_report *f, const struct failure_w
     causes_note_memory(&f->causes, all, n);
 }
 
+bool failure_report_is_oom(struct failure_report *f, const struct failure_worker *w, const struct failure_worker *all,
+                           int n)
+{
+    return causes_is_oom(&f->causes, w, all, n);
+}
+
 static void on_late(uv_timer_t *t)
 {
     ((struct failure_report *)t->data)->is_late = true;
@@ -167,6 +173,7 @@ static const char *find_cause(struct failure_report *f, const struct failure_sce
         return causes_memory(&f->causes, f->o.oom, w, now->workers, now->n, out);
     const char *found = w->hung[0] ? NULL : causes_words(w, message, last_line(tail, &lines), out);
     buf_free(&lines);
+    found = found ? found : causes_kills(&f->causes, w, now->workers, now->n, out);
     if (!found && causes_fault(&f->causes)) {
         snprintf(out, CAUSES_TEXT_MAX, ", after %.200s", causes_fault(&f->causes));
         found = out;
@@ -185,7 +192,7 @@ static cJSON *describe(struct failure_report *f, const struct failure_scene *now
     find_message(f, w, printed, &words);
     find_progress(f->o.page(f->o.arg, w->local_rank), &words);
     words.core = core_text(printed, core, sizeof core)[0] ? core : NULL;
-    words.memory = w->ending.oom ? oom_kills_text(f->o.oom, memory, sizeof memory) : NULL;
+    words.memory = w->kills > 0 ? oom_kills_text(f->o.oom, memory, sizeof memory) : NULL;
     words.xid = with_tail ? causes_xids(&f->causes, xid) : NULL;
     words.link = with_tail ? causes_link(&f->causes, w, link) : NULL;
     words.because = find_cause(f, now, w, words.message, printed && printed->has_tail ? &printed->tail : NULL, because);

@@ -78,6 +78,10 @@ void failure_report_begin_round(struct failure_report *f, int nodes);
 /* A worker has ended, or hangs: if that is a failure, ask for its last words while there is time. */
 void failure_report_note(struct failure_report *f, const struct failure_worker *w);
 
+/* Was a worker that died of SIGKILL killed because memory ran out? (causes_is_oom()) */
+bool failure_report_is_oom(struct failure_report *f, const struct failure_worker *w, const struct failure_worker *all,
+                           int n);
+
 /* A worker has just been killed because memory ran out: note how much memory these workers hold. */
 void failure_report_note_memory(struct failure_report *f, const struct failure_worker *all, int n);
 

@@ -10,12 +10,15 @@
 #include <unistd.h>
 
 #define OOM_KILLED "ut of memory: Killed process " /* of the machine, or of a cgroup */
+#define FIRST_NAMESPACE "pid:[4026531836]"         /* the machine's own, whose process ids the kernel logs */
 #define RECORD_BYTES 8192
 #define RECORDS_MAX 200000 /* bound, in case the log grows as fast as it is read */
 
 void kernel_log_open(struct kernel_log *k, const char *path, bool whole)
 {
+    char space[32] = "";
     *k = (struct kernel_log){.fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+    k->foreign = readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0 || strcmp(space, FIRST_NAMESPACE) != 0;
     if (k->fd >= 0 && lseek(k->fd, 0, whole ? SEEK_SET : SEEK_END) < 0)
         kernel_log_close(k);
 }
@@ -68,12 +71,26 @@ void kernel_log_take(struct kernel_log *k, const char *text)
             k->now.largest = group, k->now.largest_pages = pages;
     } else if ((at = strstr(text, OOM_KILLED))) {
         pid = atoi(at + strlen(OOM_KILLED));
+        if (k->n_kills < KERNEL_LOG_KILLS)
+            k->kills[k->n_kills] = pid;
+        k->n_kills++;
         if (is_asked_for(k, pid) && !is_asked_for(k, k->found.killed)) {
             k->found = k->now;
             k->found.killed = pid;
         }
     } else if ((at = strstr(text, "NVRM: Xid (")))
         take_xid(k, at + strlen("NVRM: "));
+}
+
+int kernel_log_killed(const struct kernel_log *k, pid_t pid, uint64_t kills)
+{
+    const unsigned n = k->n_kills < KERNEL_LOG_KILLS ? k->n_kills : KERNEL_LOG_KILLS;
+    if (k->foreign)
+        return -1;
+    for (unsigned i = 0; i < n; i++)
+        if (k->kills[i] == pid)
+            return 1;
+    return n == k->n_kills && n > 0 && n >= kills ? 0 : -1;
 }
 
 /* Parse "4,1234,56789,-;text\n SUBSYSTEM=...": priority and facility, number, time. Only the kernel's own messages

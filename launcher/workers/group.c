@@ -153,8 +153,8 @@ static void on_death(struct group *g, struct child *c)
         w->ended_ns = woken;
     }
     w->ending = ending_of(&info);
-    w->ending.oom = w->ending.signaled && w->ending.value == SIGKILL && !w->told_to_stop && !w->hung[0] && g->o.oom &&
-                    oom_kills_since(g->o.oom) > 0;
+    w->kills = g->o.oom && !w->told_to_stop && !w->hung[0] ? oom_kills_since(g->o.oom) : 0;
+    w->ending.oom = w->ending.signaled && w->ending.value == SIGKILL && w->kills > 0 && g->o.events.is_oom(g->o.arg, w);
     drop_pidfd(g, c);
     if (c->local >= g->o.workers) {
         group_spare_ended(g, c);

@@ -49,6 +49,9 @@ struct group_events {
     void (*failed)(void *arg, int rc, const char *text); /* after group_start(): as if that had failed */
     /* A worker ended; group_workers()[local] says how. woken_ns: when the kernel notified us. */
     void (*ended)(void *arg, int local, int64_t woken_ns);
+    /* Was it killed because memory ran out? Called for one that died of SIGKILL, in whose cgroup such a kill was
+     * counted (w->kills). */
+    bool (*is_oom)(void *arg, const struct failure_worker *w);
     /* The first worker has finished its first step; at most once a round. */
     void (*progressed)(void *arg, int64_t first_step_ns);
     void (*held)(void *arg); /* one more worker has let go of the round */

@@ -86,6 +86,24 @@ def test_a_worker_that_is_out_of_memory_is_named(crun):
     assert f"memory    1 process killed since the round began, of cgroup {folder} (memory." in err
 
 
+# A child, as a data loader's is, wants more than there is; the worker fails because it is gone.
+LOADER = """import os, sys
+pid = os.fork()
+if pid == 0: bytearray(500 << 20)
+os.waitpid(pid, 0)
+sys.exit(1)
+"""
+
+
+def test_a_child_that_is_out_of_memory_is_the_cause_of_its_workers_end(crun):
+    with small_memory(64) as folder:
+        if not folder:
+            pytest.skip("no cgroup here limits memory")
+        rc, _, err = crun.run(sys.executable, "-c", LOADER, prefix=["sh", "-c", f'echo $$ >{folder}/cgroup.procs; exec "$@"', "sh"])
+    assert rc == 1 and " failed: rank 0 exited with code 1, after the kernel killed 1 process of its cgroup (out of memory)\n" in err, err
+    assert f"memory    1 process killed since the round began, of cgroup {folder} (memory." in err
+
+
 @pytest.mark.parametrize("mib, more", [(170, []), (380, ["--test-data", "null", "--batch-size", 64])])
 def test_a_trainer_is_refused_with_a_sentence_and_not_killed(mib, more):
     """What is open already is counted, used or not: the state beside the plan of training, that beside the plan of evaluation."""

@@ -70,6 +70,50 @@ static void the_kernel_says_how_full_it_was_and_who_held_most(void **state)
     assert_null(strstr(text, "largest"));
 }
 
+static void who_was_killed_for_want_of_memory_is_known_or_counted(void **state)
+{
+    static const char mine[] = "Memory cgroup out of memory: Killed process 101 (python3)",
+                      loader[] = "Memory cgroup out of memory: Killed process 555 (python3)";
+    struct failure_worker w[] = {worker(9, 101), worker(12, 112)};
+    struct causes c = {.log = {.fd = -1}, .largest = -1};
+    char text[CAUSES_TEXT_MAX];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        w[i].ending.oom = false;
+        w[i].kills = 1;
+        w[i].order = (unsigned)i + 1;
+    }
+    assert_true(causes_is_oom(&c, &w[0], w, 2)); /* nothing is logged */
+    w[0].ending.oom = true;
+    assert_false(causes_is_oom(&c, &w[1], w, 2)); /* the only kill was the other's */
+    assert_null(causes_kills(&c, &w[1], w, 2, text));
+    w[0].ending.oom = false;
+    w[0].kills = 2;
+    assert_false(causes_is_oom(&c, &w[0], w, 2));
+    assert_string_equal(causes_kills(&c, &w[0], w, 2, text),
+                        ", after the kernel killed 2 processes of its cgroup (out of memory)");
+    w[0].kills = 1;
+    kernel_log_take(&c.log, loader);
+    assert_false(causes_is_oom(&c, &w[0], w, 2)); /* somebody else sent its SIGKILL */
+    assert_string_equal(causes_kills(&c, &w[0], w, 2, text),
+                        "; the kernel also killed 1 process of its cgroup for want of memory");
+    w[0].kills = 2;
+    assert_int_equal(kernel_log_killed(&c.log, 101, 2), -1); /* one is not there yet */
+    kernel_log_take(&c.log, mine);
+    assert_true(causes_is_oom(&c, &w[0], w, 2));
+    c.log.foreign = true;
+    assert_false(causes_is_oom(&c, &w[0], w, 2));
+    causes_begin_round(&c);
+    c.log.foreign = false;
+    assert_int_equal(kernel_log_killed(&c.log, 101, 1), -1);
+    w[0].ending = (struct ending){.value = 1};
+    w[0].kills = 1;
+    assert_string_equal(causes_kills(&c, &w[0], w, 2, text),
+                        ", after the kernel killed 1 process of its cgroup (out of memory)");
+    w[0].kills = 0;
+    assert_null(causes_kills(&c, &w[0], w, 2, text));
+}
+
 static void where_the_kernel_cannot_be_read_others_are_measured(void **state)
 {
     struct failure_worker w[] = {worker(9, 101), worker(12, getpid()), worker(13, 999999999)};
@@ -199,6 +243,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_kernel_says_how_full_it_was_and_who_held_most),
+        cmocka_unit_test(who_was_killed_for_want_of_memory_is_known_or_counted),
         cmocka_unit_test(where_the_kernel_cannot_be_read_others_are_measured),
         cmocka_unit_test(the_newest_fault_of_a_gpu_is_told),
         cmocka_unit_test(a_link_counts_while_it_is_down_and_in_the_round_that_saw_it_change),
