@@ -25,11 +25,12 @@
 /* The tools that print call stacks, the best first. */
 static const struct walker {
     const char *name, *args[3]; /* the process id follows */
+    const char *stopped;        /* and this, if the process is stopped: it cannot be stopped again, and waits */
     const char *thread;         /* begins a thread in what it prints */
     bool python;                /* only for Python programs */
 } walkers[] = {
-    {"py-spy", {"dump", "--pid"}, "Thread ", true},
-    {"eu-stack", {"-m", "-p"}, "TID ", false},
+    {"py-spy", {"dump", "--pid"}, "--nonblocking", "Thread ", true},
+    {"eu-stack", {"-m", "-p"}, NULL, "TID ", false},
 };
 
 /* --- /proc */
@@ -150,10 +151,22 @@ static void keep_top(const struct stacks_request *r, const char *frames, const s
                                 (int)strcspn(p, "\n"), p);
 }
 
+/* The line of a tool's complaint that says why: backtraces and hints may stand around it. */
+static const char *line_of_error(const char *text)
+{
+    for (const char *p = text; *p; p = next_line(p))
+        if (strncmp(p, "Error", 5) == 0)
+            return p;
+    return text;
+}
+
 /* Run one tool. 1: it printed stacks; 0: it did not; unless it is not installed, the text says why. */
 static int run_walker(struct buf *out, const struct stacks_request *r, const struct walker *w, int64_t deadline)
 {
-    char pid[16], *argv[] = {(char *)w->name, (char *)w->args[0], (char *)w->args[1], pid, NULL};
+    bool stopped = false, traced;
+    stacks_look(r->pid, &stopped, &traced);
+    char pid[16], *last = (char *)(stopped ? w->stopped : NULL);
+    char *argv[] = {(char *)w->name, (char *)w->args[0], (char *)w->args[1], pid, last, NULL};
     struct buf text;
     struct err e = {0};
     snprintf(pid, sizeof pid, "%d", (int)r->pid);
@@ -166,7 +179,7 @@ static int run_walker(struct buf *out, const struct stacks_request *r, const str
         keep_top(r, frames, w);
         rc = buf_printf(out, "\n%s:\n%s%s%s", w->name, text.data, rc < 0 ? "\nincomplete: " : "", rc < 0 ? e.text : "");
     } else if (rc != -ENOENT) {
-        const char *why = rc < 0 ? e.text : text.data ? text.data : "it says nothing";
+        const char *why = rc < 0 ? e.text : text.data ? line_of_error(text.data) : "it says nothing";
         rc = buf_printf(out, "\n(no call stacks of %s: %.*s)\n", w->name, (int)strcspn(why, "\n"), why);
     }
     buf_free(&text);

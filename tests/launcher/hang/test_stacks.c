@@ -155,6 +155,21 @@ static void a_tool_that_fails_is_told_of_and_the_next_one_tried(void **state)
     assert_string_equal(top, "  #0  0x1 read\n");
 }
 
+static void a_stopped_process_is_not_stopped_again(void **state)
+{
+    char line[64];
+    write_script("py-spy", "echo 'thread main panicked'\necho \"Error: $*\"\nexit 1");
+    start("python3");
+    save();
+    snprintf(line, sizeof line, "py-spy: Error: dump --pid %d)\n", (int)pid);
+    has(line);
+    kill(pid, SIGSTOP);
+    assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
+    save();
+    snprintf(line, sizeof line, "py-spy: Error: dump --pid %d --nonblocking)\n", (int)pid);
+    has(line);
+}
+
 static void a_tool_has_limits(void **state)
 {
     char *endless[] = {(char *)"endless", NULL}, *stuck[] = {(char *)"stuck", NULL}, *none[] = {(char *)"none", NULL};
@@ -306,6 +321,7 @@ int main(void)
         STACKS_TEST(python_programs_are_shown_by_py_spy),
         STACKS_TEST(others_are_shown_by_eu_stack),
         STACKS_TEST(a_tool_that_fails_is_told_of_and_the_next_one_tried),
+        STACKS_TEST(a_stopped_process_is_not_stopped_again),
         STACKS_TEST(a_tool_has_limits),
         STACKS_TEST(a_tool_has_no_signal_blocked_or_ignored),
         STACKS_TEST(a_process_goes_on_after_eu_stack_looked_at_it),
