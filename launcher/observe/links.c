@@ -2,6 +2,7 @@
 #include "launcher/observe/links.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -108,6 +109,17 @@ static void look_at_ports(struct links *l, int64_t now_ms, const char *adapter, 
         }
 }
 
+/* Has the machine lost it? A file that cannot be read for another reason says nothing. */
+static bool is_gone(const char *root, const char *link)
+{
+    char path[FOLDER_MAX], port[9], adapter[41];
+    if (sscanf(link, "port %8s of %40s", port, adapter) == 2)
+        snprintf(path, sizeof path, "%s/sys/class/infiniband/%s/ports/%s", root, adapter, port);
+    else
+        snprintf(path, sizeof path, "%s/sys/class/net/%.63s", root, link);
+    return access(path, F_OK) < 0 && errno == ENOENT;
+}
+
 void links_look_at_adapters(struct links *l, int64_t now_ms, const char *root)
 {
     char at[FOLDER_MAX], path[FOLDER_MAX], ports[FOLDER_MAX + 8];
@@ -119,6 +131,9 @@ void links_look_at_adapters(struct links *l, int64_t now_ms, const char *root)
         snprintf(ports, sizeof ports, "%s/ports", path);
         look_at_ports(l, now_ms, name, ports);
     }
+    for (struct link_state *k = l->v; k < l->v + l->n; k++)
+        if (k->up && is_gone(root, k->name))
+            links_see(l, now_ms, k->name, false, -1);
 }
 
 /* --- NVLinks */

@@ -76,7 +76,7 @@ static void put(const char *root, const char *path, const char *text)
 
 static void adapters_are_those_of_devices_and_ports_of_infiniband(void **state)
 {
-    char root[] = "/tmp/links-XXXXXX", command[64];
+    char root[] = "/tmp/links-XXXXXX", command[128];
     struct links *l = calloc(1, sizeof *l);
     (void)state;
     assert_non_null(mkdtemp(root));
@@ -103,6 +103,20 @@ static void adapters_are_those_of_devices_and_ports_of_infiniband(void **state)
     put(root, "sys/class/net/ib0/operstate", "lowerlayerdown\n");
     links_look_at_adapters(l, 4, root);
     told(l, 4, "ib0 went down, as did 1 other link", true, 4);
+    put(root, "sys/class/net/ib0/operstate", "up\n");
+    put(root, "sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
+    links_look_at_adapters(l, 5, root);
+    told(l, 5, "ib0 went down and came back, as did 1 other link", false, 5);
+    snprintf(command, sizeof command, "rm -r %s/sys/class/net/ib0", root); /* ip link del */
+    assert_int_equal(system(command), 0);
+    links_look_at_adapters(l, 6, root);
+    told(l, 6, "ib0 went down", true, 6);
+    links_look_at_adapters(l, 7, root);
+    nothing_told(l, 7);
+    snprintf(command, sizeof command, "rm -r %s/sys/class/infiniband", root);
+    assert_int_equal(system(command), 0);
+    links_look_at_adapters(l, 8, root);
+    told(l, 8, "port 1 of mlx5_0 went down, as did 1 other link", true, 8);
     snprintf(command, sizeof command, "rm -r %s", root);
     assert_int_equal(system(command), 0);
     free(l);
