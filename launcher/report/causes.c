@@ -14,6 +14,8 @@
 #include "launcher/report/failure.h"
 
 #define KERNEL_LOG "/dev/kmsg"
+#define FAULT_OLD_MS 60000 /* before a failure: an older fault of the machine is not taken for its cause */
+#define FAULT_JUST_MS 2000 /* a look at the machine may be as late */
 #define NVIDIA "/proc/driver/nvidia/version"
 
 void causes_open(struct causes *c)
@@ -62,8 +64,10 @@ void causes_read(struct causes *c, const struct causes_machine *m, const struct 
 {
     read_log(c, all, n);
     c->machine = *m;
-    if (m->xid_ms && m->xid_ms >= c->round_ms && !c->log.xid[0]) /* the kernel's log says more */
+    if (m->xid_ms && m->xid_ms >= c->round_ms && !c->log.xid[0]) { /* the kernel's log says more */
         snprintf(c->log.xid, sizeof c->log.xid, "Xid %u on %s: %s", m->xid, m->xid_pci, xid_text(m->xid));
+        c->log.xid_ms = m->xid_ms;
+    }
 }
 
 /* --- memory */
@@ -238,11 +242,15 @@ void causes_begin_round(struct causes *c)
     c->round_ms = clock_ms();
 }
 
-const char *causes_fault(const struct causes *c)
+const char *causes_fault(const struct causes *c, int64_t failed_ms, bool hung, double *ret_before_s)
 {
     const struct causes_machine *m = &c->machine;
-    const bool of_link = m->link_ms && (m->link_down || m->link_ms >= c->round_ms);
-    return c->log.xid[0] ? c->log.xid : of_link ? m->link : NULL;
+    const int64_t oldest = hung ? INT64_MIN : failed_ms - FAULT_OLD_MS;
+    const bool of_gpu = c->log.xid[0] && c->log.xid_ms >= oldest;
+    const bool of_link = m->link_ms && m->link_ms >= oldest && (m->link_down || m->link_ms >= c->round_ms);
+    const int64_t before_ms = failed_ms - (of_gpu ? c->log.xid_ms : m->link_ms);
+    *ret_before_s = before_ms > FAULT_JUST_MS ? (double)before_ms / 1e3 : 0;
+    return of_gpu ? c->log.xid : of_link ? m->link : NULL;
 }
 
 /* Whether a fault of a GPU was seen before this round. NULL: there is no driver. */

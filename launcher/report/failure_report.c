@@ -174,11 +174,26 @@ static const char *find_cause(struct failure_report *f, const struct failure_sce
     const char *found = w->hung[0] ? NULL : causes_words(w, message, last_line(tail, &lines), out);
     buf_free(&lines);
     found = found ? found : causes_kills(&f->causes, w, now->workers, now->n, out);
-    if (!found && causes_fault(&f->causes)) {
-        snprintf(out, CAUSES_TEXT_MAX, ", after %.200s", causes_fault(&f->causes));
-        found = out;
-    }
-    return found;
+    double before_s;
+    const char *fault = found ? NULL : causes_fault(&f->causes, w->ended_ns / 1000000, w->hung[0], &before_s);
+    if (fault && before_s > 0)
+        snprintf(out, CAUSES_TEXT_MAX, ", %.0f s after %.200s", before_s, fault);
+    else if (fault)
+        snprintf(out, CAUSES_TEXT_MAX, ", after %.200s", fault);
+    return fault ? out : found;
+}
+
+/* A fault of this machine, for the first line: "eth0 went down, 20 s before". NULL: none was seen. */
+static const char *own_fault(const struct failure_report *f, const struct failure_scene *now, char out[CAUSES_TEXT_MAX])
+{
+    const int first = failure_first(now->workers, now->n);
+    const int64_t failed_ms = first >= 0 ? now->workers[first].ended_ns / 1000000 : clock_ms();
+    double before_s;
+    const char *fault = causes_fault(&f->causes, failed_ms, now->end->cause.exit_code == EXIT_HUNG, &before_s);
+    if (!fault || before_s == 0)
+        return fault;
+    snprintf(out, CAUSES_TEXT_MAX, "%.200s, %.0f s before", fault, before_s);
+    return out;
 }
 
 static cJSON *describe(struct failure_report *f, const struct failure_scene *now, const struct failure_worker *w,
@@ -252,10 +267,11 @@ static bool has_missed_it(const struct failure_scene *now)
 /* Send this node's failures to group rank 0 of the round that failed. */
 static void send_own(struct failure_report *f, const struct failure_scene *now, const cJSON *own, bool final)
 {
+    char fault[CAUSES_TEXT_MAX];
     const bool knows_end_only = now->end->round != now->round->round;
     struct endpoint to;
     f->o.find_leader(f->o.arg, knows_end_only ? now->end : now->round, &to);
-    failure_share_send(f->share, now->end->round, &to, own, causes_fault(&f->causes), final);
+    failure_share_send(f->share, now->end->round, &to, own, own_fault(f, now, fault), final);
 }
 
 static bool send_and_wait(struct failure_report *f, const struct failure_scene *now, const cJSON *own)
@@ -357,6 +373,7 @@ static int count_lost(const struct failure_report *f, const struct rdzv_news *ro
 static void report(struct failure_report *f, const struct failure_scene *now, cJSON *all, cJSON *faults)
 {
     const struct rdzv_news *end = now->end;
+    char fault[CAUSES_TEXT_MAX];
     const bool shared = is_shared(now), missed = has_missed_it(now);
     const bool of_round = now->round->round && (end->round == 0 || end->round == now->round->round);
     const struct rdzv_news *last = missed ? end : now->round;
@@ -373,7 +390,7 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
     if (of_round && !now->unstarted) {
         wait_for_answers(f);
         append_own(f, now, all);
-        failure_add_fault(faults, f->o.node, causes_fault(&f->causes));
+        failure_add_fault(faults, f->o.node, own_fault(f, now, fault));
     }
     if ((shared || missed) && last->group_rank > 0 && send_and_wait(f, now, all)) {
         print_line(f, now, faults);

@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "common/base/clock.h"
 
 #define OOM_KILLED "ut of memory: Killed process " /* of the machine, or of a cgroup */
 #define FIRST_NAMESPACE "pid:[4026531836]"         /* the machine's own, whose process ids the kernel logs */
@@ -52,6 +55,7 @@ static void take_xid(struct kernel_log *k, const char *at)
             break;
         what += strcspn(what, ",");
     }
+    k->xid_ms = k->now_ms;
     snprintf(k->xid, sizeof k->xid, "Xid %d on %s: %.100s", number, bus, *what ? what : "no more is said");
 }
 
@@ -93,13 +97,24 @@ int kernel_log_killed(const struct kernel_log *k, pid_t pid, uint64_t kills)
     return n == k->n_kills && n > 0 && n >= kills ? 0 : -1;
 }
 
+/* The kernel's own clock, which its log has, runs beside CLOCK_MONOTONIC_RAW; nobody sets it. */
+static int64_t age_ms(int64_t logged_us)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_RAW, &now);
+    const int64_t age = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - logged_us / 1000;
+    return age > 0 ? age : 0;
+}
+
 /* Parse "4,1234,56789,-;text\n SUBSYSTEM=...": priority and facility, number, time. Only the kernel's own messages
  * count. */
 static void take_record(struct kernel_log *k, char *record)
 {
     char *text = strchr(record, ';');
+    int64_t us;
     if (!text || atoi(record) >= 8)
         return;
+    k->now_ms = sscanf(record, "%*u,%*u,%" SCNd64, &us) == 1 ? clock_ms() - age_ms(us) : clock_ms();
     text[strcspn(text, "\n")] = '\0';
     kernel_log_take(k, text + 1);
 }

@@ -25,6 +25,7 @@ struct kernel_log {
     pid_t kills[KERNEL_LOG_KILLS]; /* the first ones killed for lack of memory, of any cgroup */
     unsigned n_kills;              /* their number, which may be larger */
     char xid[192];                 /* the newest, "": none */
+    int64_t now_ms, xid_ms;        /* clock_ms() when the record being read, and that Xid, were logged */
 };
 
 /* Open the log at its end; whole: at the oldest record that is left. */

@@ -5,12 +5,15 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "launcher/base/oom.h"
 #include "launcher/report/causes.h"
 #include "launcher/report/failure.h"
@@ -128,6 +131,22 @@ static void where_the_kernel_cannot_be_read_others_are_measured(void **state)
     assert_non_null(strstr(text, "; of the others rank 12 held most, "));
 }
 
+/* Of a failure at that time of the tests' clock. */
+static const char *fault_at(const struct causes *c, int64_t ms)
+{
+    static char text[CAUSES_TEXT_MAX];
+    double before_s;
+    const char *found = causes_fault(c, ms, false, &before_s);
+    if (found && before_s > 0)
+        snprintf(text, sizeof text, "%.1f s after %.200s", before_s, found);
+    return found && before_s > 0 ? text : found;
+}
+
+static const char *fault(const struct causes *c)
+{
+    return fault_at(c, 2000);
+}
+
 static void the_newest_fault_of_a_gpu_is_told(void **state)
 {
     static const char *const lines[][2] = {
@@ -142,24 +161,24 @@ static void the_newest_fault_of_a_gpu_is_told(void **state)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         kernel_log_take(&c.log, lines[i][0]);
         kernel_log_take(&c.log, "NVRM: Xid (PCI:");
-        assert_string_equal(causes_fault(&c), lines[i][1]);
+        assert_string_equal(fault(&c), lines[i][1]);
     }
     struct causes_machine m = {.xid_ms = 2000, .xid = 13, .xid_pci = "0000:3b:00.0"};
     c.round_ms = 1000;
     causes_read(&c, &m, NULL, 0); /* the kernel says more */
-    assert_string_equal(causes_fault(&c), lines[3][1]);
+    assert_string_equal(fault(&c), lines[3][1]);
     c.log.xid[0] = '\0';
     m.xid = 79;
     causes_read(&c, &m, NULL, 0);
-    assert_string_equal(causes_fault(&c), "Xid 79 on 0000:3b:00.0: it has fallen off the bus");
+    assert_string_equal(fault(&c), "Xid 79 on 0000:3b:00.0: it has fallen off the bus");
     c.log.xid[0] = '\0';
     m.xid = 7;
     causes_read(&c, &m, NULL, 0);
-    assert_string_equal(causes_fault(&c), "Xid 7 on 0000:3b:00.0: see NVIDIA's list of Xids");
+    assert_string_equal(fault(&c), "Xid 7 on 0000:3b:00.0: see NVIDIA's list of Xids");
     causes_begin_round(&c);
     char text[CAUSES_XIDS_MAX];
     causes_read(&c, &m, NULL, 0); /* it came in a round before */
-    assert_null(causes_fault(&c));
+    assert_null(fault(&c));
     assert_string_equal(causes_xids(&c, text), "none in this round; before it Xid 7 on 0000:3b:00.0");
 }
 
@@ -171,23 +190,39 @@ static void a_link_counts_while_it_is_down_and_in_the_round_that_saw_it_change(v
     char text[CAUSES_TEXT_MAX];
     (void)state;
     causes_read(&c, &m, NULL, 0);
-    assert_null(causes_fault(&c));
+    assert_null(fault(&c));
     assert_null(causes_link(&c, &w, text));
     m = (struct causes_machine){.link_ms = 3000, .link = "eth0 went down and came back"};
     causes_read(&c, &m, NULL, 0);
-    assert_string_equal(causes_fault(&c), m.link);
+    assert_string_equal(fault(&c), m.link);
     assert_string_equal(causes_link(&c, &w, text), "eth0 went down and came back (seen 2.5 s earlier)");
     c.round_ms = 4000;
-    assert_null(causes_fault(&c));
+    assert_null(fault(&c));
     assert_string_equal(causes_link(&c, &w, text),
                         "eth0 went down and came back (seen 2.5 s earlier, in another round)");
     m.link_down = true;
     causes_read(&c, &m, NULL, 0);
-    assert_string_equal(causes_fault(&c), m.link);
+    assert_string_equal(fault(&c), m.link);
     m.xid_ms = 5000;
     m.xid = 74;
     causes_read(&c, &m, NULL, 0);
-    assert_memory_equal(causes_fault(&c), "Xid 74 ", 7);
+    assert_memory_equal(fault(&c), "Xid 74 ", 7);
+}
+
+static void a_fault_has_an_age_and_an_old_one_is_no_cause(void **state)
+{
+    struct causes c = {.log = {.fd = -1, .xid = "Xid 79", .xid_ms = 10000}, .round_ms = 1000};
+    double before_s;
+    (void)state;
+    c.machine = (struct causes_machine){.link_ms = 20000, .link = "e0 went down", .link_down = true};
+    assert_string_equal(fault_at(&c, 9000), "Xid 79"); /* the look was late */
+    assert_string_equal(fault_at(&c, 12000), "Xid 79");
+    assert_string_equal(fault_at(&c, 12001), "2.0 s after Xid 79");
+    assert_string_equal(fault_at(&c, 70000), "60.0 s after Xid 79");
+    assert_string_equal(fault_at(&c, 70001), "50.0 s after e0 went down");
+    assert_null(fault_at(&c, 80001));
+    assert_string_equal(causes_fault(&c, 80001, true, &before_s), "Xid 79"); /* it hung: nobody knows for how long */
+    assert_true(before_s > 70 && before_s < 71);
 }
 
 static void a_log_is_read_from_now_on_or_whole(void **state)
@@ -215,6 +250,25 @@ static void a_log_is_read_from_now_on_or_whole(void **state)
     kernel_log_open(&now, path, false);
     assert_int_equal(now.fd, -1);
     kernel_log_read(&now, NULL, 0);
+}
+
+static void a_record_of_the_kernel_has_its_time(void **state)
+{
+    char path[] = "/tmp/kernel-log-XXXXXX";
+    struct kernel_log k;
+    struct timespec raw;
+    const int fd = mkstemp(path);
+    (void)state;
+    clock_gettime(CLOCK_MONOTONIC_RAW, &raw);
+    const int64_t logged_ms = clock_ms();
+    dprintf(fd, "4,7,%" PRId64 ",-;NVRM: Xid (PCI:0): 13, first\n",
+            (int64_t)raw.tv_sec * 1000000 + raw.tv_nsec / 1000 - 5000000);
+    kernel_log_open(&k, path, true);
+    kernel_log_read(&k, NULL, 0);
+    assert_true(k.xid_ms <= logged_ms - 4990 && k.xid_ms > logged_ms - 60000); /* a busy machine delays the reader */
+    kernel_log_close(&k);
+    close(fd);
+    unlink(path);
 }
 
 static void last_words_count_where_they_can_be_the_last(void **state)
@@ -247,7 +301,9 @@ int main(void)
         cmocka_unit_test(where_the_kernel_cannot_be_read_others_are_measured),
         cmocka_unit_test(the_newest_fault_of_a_gpu_is_told),
         cmocka_unit_test(a_link_counts_while_it_is_down_and_in_the_round_that_saw_it_change),
+        cmocka_unit_test(a_fault_has_an_age_and_an_old_one_is_no_cause),
         cmocka_unit_test(a_log_is_read_from_now_on_or_whole),
+        cmocka_unit_test(a_record_of_the_kernel_has_its_time),
         cmocka_unit_test(last_words_count_where_they_can_be_the_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
