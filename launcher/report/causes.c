@@ -184,7 +184,7 @@ const char *causes_kills(const struct causes *c, const struct failure_worker *w,
 
 static const struct {
     const char *says, *means;
-} words[] = {{"No space left on device", "a full disk"},
+} words[] = {{"No space left on device", "a file system without space"},
              {"Disk quota exceeded", "a disk quota that is used up"},
              {"Read-only file system", "a read-only file system"},
              {"Stale file handle", "a file that its server does not know any more"},

@@ -36,6 +36,38 @@ const struct explain_message explain_crun[] = {
      "kill -CONT PID; at its end crun does"},
     {"its agent (pid *) was *", "the process of crun that runs the job died; the guardian ended the workers",
      "SIGKILL: somebody, or the kernel for want of memory; else a fault of crun: please report it"},
+    /* what the first line of a failure report says of the cause; before the rows for endings */
+    {"a file system without space (it said*\na disk quota that is used up (it said*",
+     "the last thing that the worker said is that it could not write: a disk, a quota, /dev/shm, or inodes (df -i)",
+     "df -h and df -i of the path that its last lines name; make room, or write elsewhere"},
+    {"a read-only file system (it said*", "the worker could not write there: mounted so, or after an error of the disk",
+     "mount and dmesg on that node; another folder"},
+    {"a file that its server does not know any more (it said*",
+     "a file of a file server was removed or replaced while the worker had it open, or the server forgot it",
+     "leave files of a running job alone; look at the file server"},
+    {"a GPU whose memory is damaged (it said*", "the GPU reported an error that it cannot correct: hardware",
+     "take the node out; the line `xid`, nvidia-smi -q and dmesg say more"},
+    {"the GPU's memory is full (it said*", "the GPU's memory is full, as the worker said at its end",
+     "a smaller batch, recomputation, sharded state; nvidia-smi shows who else is on it"},
+    {"the kernel killed * of its cgroup (out of memory)*\nthe kernel also killed * of its cgroup for want of memory*",
+     "the kernel killed a process beside the worker for want of memory, as the oom_kill count of its cgroup says: "
+     "most often one that the worker had forked, such as a data loader's",
+     "the line `memory` of the report names the cgroup and its limit: fewer or smaller loaders, less memory per "
+     "worker, or a higher limit"},
+    {"killed by *, which process * sent*\nkilled by *, which a process outside of its container sent*",
+     "a crash signal from outside: not the worker's own fault, somebody sent it (kill, a debugger, another rank)",
+     "ps -p PID on that node, while that process lives, says who"},
+    {"failed: *after Xid * on *\nfailed: *; on *: Xid * on *",
+     "NVIDIA's driver reported a fault of a GPU shortly before: that it is the cause is likely, and not known",
+     "the number is on NVIDIA's list of Xids; hardware (48, 63, 64, 74, 79, 94, 95): take the node out; 13 and 31 are "
+     "most often the program's"},
+    {"failed: *after * went down*\nfailed: *; on *: * went down*",
+     "a link of that machine, an adapter, a port or an NVLink, went down shortly before: that it is the cause is "
+     "likely, and not known",
+     "ip link, ibstat or nvidia-smi nvlink -s on that node: cable, switch port, driver; take the node out meanwhile"},
+    {"Xids before this job: not readable here*",
+     "whether a GPU of this machine failed before the job is in the kernel's log, which this user may not read",
+     "dmesg as root; or kernel.dmesg_restrict=0, so that crun can look"},
     {"*killed by the kernel: out of memory*",
      "the kernel killed a worker for want of memory, as the oom_kill count of its cgroup says",
      "the line `memory` of the report names the cgroup and its limit: less memory per worker, fewer workers, or a higher "

@@ -135,6 +135,18 @@ def test_what_crun_says_can_be_pasted(crun, args, words):
     ("the rendezvous at n1:29400 has lost its memory of job 'j'; the workers here were ended", "--state-dir"),
     ("60 training images could not be read or decoded, or are of no class, and weighed nothing", "bad-samples.txt"), ("job 'none' has no place for this node", "--spare"),
     ("host n2 cannot be reached: ssh ended with exit code 255", "ssh HOST true"), ("ERR this server is no bootstrap store", "--rdzv-endpoint"),
+    ("sh failed: rank 0 exited with code 1: a file system without space (it said: No space left on device)", "df -i"),
+    ("sh failed: rank 0 exited with code 1: a read-only file system (it said: Read-only file system)", "dmesg"),
+    ("sh failed: rank 3 exited with code 1, after e0 went down", "ibstat"), ("sh failed: rank 3 killed by SIGSEGV, 20 s after e0 went down", "ibstat"),
+    ("sh failed: rank 0 killed by SIGABRT, after Xid 79 on ffff:fb:00.0: it has fallen off the bus", "list of Xids"),
+    ("the job failed: rank 0 on a exited with code 3; on b: Xid 79 on ffff:fb:00.0: it has fallen off the bus, 9 s before", "list of Xids"),
+    ("train.py failed: rank 0 exited with code 1: the GPU's memory is full (it said: CUDA out of memory)", "smaller batch"),
+    ("train.py failed: rank 0 exited with code 1, after the kernel killed 1 process of its cgroup (out of memory)", "loaders"),
+    ("train.py failed: rank 0 killed by SIGKILL; the kernel also killed 1 process of its cgroup for want of memory", "loaders"),
+    ("sh failed: rank 1 killed by SIGSEGV, which process 4711 sent", "not the worker's own fault"),
+    ("sh failed: rank 1 killed by SIGSEGV (core dumped), which a process outside of its container sent", "not the worker's own fault"),
+    ("  xid       Xids before this job: not readable here (/dev/kmsg)", "dmesg_restrict"),
+    ("sh failed: rank 1 killed by the kernel: out of memory (64 of 64 MiB)", "oom_kill"), ("sh failed: rank 1 exited with code 1", "last lines"),
     ("kill worker: by how much is missing ('7')", "chaos"), ("tensor 'w' in m.safetensors is damaged: its CRC32C is 1 instead of 2", "--resume auto"),
     ("its agent (pid 7, state T) did not take SIGTERM within 5 s: it and the workers were ended (exit code 143)", "stood still")])
 def test_the_row_is_the_right_one(message, words):

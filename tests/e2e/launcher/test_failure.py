@@ -249,7 +249,7 @@ def disk(crun):
 
 def test_a_disk_that_is_full_or_read_only_stands_in_the_first_line(crun, disk):
     rc, _, err = crun.run("sh", "-c", f"exec dd if=/dev/zero of={disk}/x bs=4k count=99 status=none")
-    assert rc == 1 and "crun: sh failed: rank 0 exited with code 1: a full disk (it said: No space left on device)\n" in err, err
+    assert rc == 1 and "crun: sh failed: rank 0 exited with code 1: a file system without space (it said: No space left on device)\n" in err, err
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     rc, _, err = crun.run("sh", "-c", f"exec touch {disk}/y")
     assert rc == 1 and "crun: sh failed: rank 0 exited with code 1: a read-only file system (it said: Read-only file system)\n" in err, err

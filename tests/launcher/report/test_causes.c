@@ -277,7 +277,7 @@ static void last_words_count_where_they_can_be_the_last(void **state)
     char text[CAUSES_TEXT_MAX];
     (void)state;
     assert_string_equal(causes_words(&w, NULL, "OSError: [Errno 28] No space left on device: '/x'", text),
-                        ": a full disk (it said: No space left on device)");
+                        ": a file system without space (it said: No space left on device)");
     assert_string_equal(causes_words(&w, "CUDA out of memory. Tried", "Read-only file system", text),
                         ": the GPU's memory is full (it said: CUDA out of memory)");
     assert_null(causes_words(&w, NULL, NULL, text));
