@@ -9,6 +9,8 @@
 #include "common/base/err.h"
 #include "common/json/json.h"
 
+#define COUNT_MAX 9007199254740992.0 /* 2^53: up to there each count has a double of its own */
+
 /* --- processes: by pid, and by host if two nodes have the same pid */
 
 int ras_job_copy(struct ras_job *ret, const struct ras_job *from)
@@ -95,17 +97,20 @@ static bool is_true(const cJSON *status, const char *name)
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(status, name));
 }
 
-/* Parse a rank. false: it is initializing, ending, or has an error. */
+/* Parse a rank. false: it is initializing, ending, has an error, or a count that is none. */
 static bool read_rank(struct ras_answer *a, const cJSON *item, struct ras_rank *ret)
 {
     const cJSON *status = cJSON_GetObjectItemCaseSensitive(item, "status"), *count;
+    bool counted = true;
     cJSON_ArrayForEach(count, cJSON_GetObjectItemCaseSensitive(item, "collective_counts"))
     {
-        const int i = count->string && count->valuedouble >= 0 ? type_index(a, count->string) : -1;
+        const bool is_count = cJSON_IsNumber(count) && count->valuedouble >= 0 && count->valuedouble <= COUNT_MAX;
+        const int i = count->string && is_count ? type_index(a, count->string) : -1;
+        counted = counted && is_count;
         if (i >= 0)
             ret->counts[i] = (uint64_t)count->valuedouble;
     }
-    return json_int_or(status, "init_state", -1) == 0 && json_int_or(status, "async_error", 0) == 0 &&
+    return counted && json_int_or(status, "init_state", -1) == 0 && json_int_or(status, "async_error", 0) == 0 &&
            !is_true(status, "finalize_called") && !is_true(status, "destroy_flag") && !is_true(status, "abort_flag");
 }
 
@@ -120,7 +125,20 @@ static bool read_missing(const cJSON *item, struct ras_rank *ret)
 static int by_rank(const void *x, const void *y)
 {
     const struct ras_rank *a = x, *b = y;
-    return a->rank - b->rank;
+    if (a->rank != b->rank)
+        return a->rank - b->rank;
+    return a->place != b->place ? (a->place > b->place) - (a->place < b->place) : a->missing - b->missing;
+}
+
+/* What is listed twice counts once: as it is where it answers. */
+static void sort_ranks(struct ras_comm *c)
+{
+    int n = 0;
+    qsort(c->ranks, (size_t)c->n, sizeof *c->ranks, by_rank);
+    for (int i = 0; i < c->n; i++)
+        if (n == 0 || c->ranks[n - 1].rank != c->ranks[i].rank || c->ranks[n - 1].place != c->ranks[i].place)
+            c->ranks[n++] = c->ranks[i];
+    c->n = n;
 }
 
 static int by_name(const void *x, const void *y)
@@ -133,6 +151,7 @@ static int by_name(const void *x, const void *y)
 static void add_rank(struct reader *r, struct ras_comm *c, const cJSON *item, bool here)
 {
     struct ras_rank *k = &c->ranks[c->n];
+    k->place = json_int_or(item, "rank", -1);
     k->rank = rank_of(r, json_str_or(item, "host", ""), json_int_or(item, "pid", -1));
     const bool settled = here ? read_rank(r->a, item, k) : read_missing(item, k);
     c->settled = c->settled && settled && k->rank >= 0;
@@ -160,8 +179,8 @@ static int read_comm(struct reader *r, const cJSON *item, struct ras_comm *c, st
         return err_errno(e, ENOMEM, "an answer of RAS");
     cJSON_ArrayForEach(rank, here) add_rank(r, c, rank, true);
     cJSON_ArrayForEach(rank, missing) add_rank(r, c, rank, false);
+    sort_ranks(c);
     c->settled = c->settled && c->n == c->size;
-    qsort(c->ranks, (size_t)c->n, sizeof *c->ranks, by_rank);
     return 0;
 }
 

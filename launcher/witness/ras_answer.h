@@ -37,6 +37,7 @@ int ras_job_copy(struct ras_job *ret, const struct ras_job *from); /* -ENOMEM; i
 
 struct ras_rank { /* a place in a communicator */
     int rank;     /* of the job */
+    int place;    /* its rank in the communicator; one process may have several */
     bool missing; /* RAS does not reach its process */
     uint64_t counts[RAS_TYPES_MAX];
 };
@@ -44,8 +45,9 @@ struct ras_rank { /* a place in a communicator */
 struct ras_comm {
     char hash[20], second[44]; /* hexadecimal digits; shown to people; `second` distinguishes equal hashes */
     int size, n;
-    bool settled;           /* complete: no rank is initializing, ending or has an error, and all belong to the job */
-    struct ras_rank *ranks; /* (n), in the order of the job's ranks */
+    bool
+        settled; /* complete: no rank is initializing, ending or has an error, all belong to the job, and have counts */
+    struct ras_rank *ranks; /* (n), in the order of the job's ranks; each place once */
 };
 
 struct ras_answer {

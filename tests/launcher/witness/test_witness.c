@@ -347,6 +347,44 @@ static void a_process_id_of_two_nodes_is_told_apart_by_its_host(void **state)
     end();
 }
 
+static void a_place_that_is_listed_twice_counts_once(void **state)
+{
+    begin();
+    struct ras_answer a = answer_of("2.29.7", "a: 0=r5 0=r5 1=r5");
+    assert_int_equal(a.comms[0].n, 2);
+    assert_false(a.comms[0].settled); /* it has three */
+    ras_answer_free(&a);
+    a = answer_of("2.29.7", "a: 0! 0=r5 1=r5@1000"); /* two places of one process */
+    assert_int_equal(a.comms[0].n, 2);
+    assert_int_equal(a.comms[0].ranks[1].rank, 0);
+    assert_false(a.comms[0].ranks[0].missing);
+    ras_answer_free(&a);
+    end();
+}
+
+static void a_count_that_is_none_settles_nothing(void **state)
+{
+    static const char *const counts[] = {"-1", "1e300", "9007199254740994", "\"7\"", "null", "9007199254740992"};
+    const int last = sizeof counts / sizeof *counts - 1;
+    begin();
+    for (int i = 0; i <= last; i++) {
+        struct buf text = {0};
+        struct ras_answer a;
+        struct err e;
+        buf_printf(&text,
+                   "{\"nccl_version\": \"2.29.7\", \"communicators\": [{\"hash\": \"0xa\", \"size\": 1, \"ranks\": "
+                   "[{\"rank\": 0, \"host\": \"10.0.0.1\", \"pid\": %d, \"status\": {\"init_state\": 0}, "
+                   "\"collective_counts\": {\"AllReduce\": %s}}]}]}",
+                   PID, counts[i]);
+        assert_int_equal(ras_answer_read(&text, &job, &a, &e), 0);
+        if (a.comms[0].settled != (i == last))
+            fail_msg("%s", counts[i]);
+        ras_answer_free(&a);
+        buf_free(&text);
+    }
+    end();
+}
+
 static void what_is_no_answer_is_refused(void **state)
 {
     const char *const bad[] = {"",
@@ -521,6 +559,8 @@ int main(void)
         cmocka_unit_test(no_answer_is_asked_for_again_after_a_minute),
         cmocka_unit_test(an_old_nccl_is_asked_once),
         cmocka_unit_test(a_process_id_of_two_nodes_is_told_apart_by_its_host),
+        cmocka_unit_test(a_place_that_is_listed_twice_counts_once),
+        cmocka_unit_test(a_count_that_is_none_settles_nothing),
         cmocka_unit_test(what_is_no_answer_is_refused),
         cmocka_unit_test(an_answer_cut_anywhere_is_refused),
         cmocka_unit_test(the_option_takes_a_time),
