@@ -511,8 +511,14 @@ int hang_witness_begin(struct hang_watch *w, int64_t now, int base, int world, b
         return -ENOMEM;
     t->world = world;
     excuse(t, now);
+    const char *bad = ras_typed_badly();
+    char text[160];
+    snprintf(text, sizeof text, RAS_VARIABLE " is '%.60s', which is no address with a port: unset it, or HOST:PORT",
+             bad ? bad : "");
     if (ras_is_off())
         say_once(t, "NCCL_RAS_ENABLE is 0");
+    else if (bad)
+        say_once(t, text);
     else
         uv_timer_start(&t->timer, on_look, look_ms, look_ms);
     return 0;

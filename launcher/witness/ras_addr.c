@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/net/addr.h"
 
@@ -22,6 +23,15 @@ bool ras_is_off(void)
 bool ras_gives_addresses(void)
 {
     return !getenv(RAS_VARIABLE) && !ras_is_off();
+}
+
+const char *ras_typed_badly(void)
+{
+    const char *typed = getenv(RAS_VARIABLE);
+    struct host_port p;
+    const bool is_one =
+        typed && addr_split(typed, strlen(typed), &p) && p.host_len > 0 && p.port && addr_port(p.port, p.port_len) >= 0;
+    return is_one ? NULL : typed;
 }
 
 static uint32_t block_of(pid_t crun, int local)

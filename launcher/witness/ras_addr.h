@@ -11,6 +11,8 @@
 #define RAS_PORT 28028     /* NCCL's own */
 #define RAS_ADDRESS_MAX 64 /* bytes of "127.71.12.1:28028" */
 
+/* What the user has set as RAS_VARIABLE, if that is no address with a port; NULL: nothing, or one. */
+const char *ras_typed_badly(void);
 /* True unless the user has set RAS_VARIABLE, or switched RAS off (NCCL_RAS_ENABLE=0). */
 bool ras_gives_addresses(void);
 bool ras_is_off(void);

@@ -72,9 +72,27 @@ static void what_the_user_set_stays(void **state)
     unsetenv(RAS_VARIABLE);
 }
 
+static void what_the_user_set_is_an_address_with_a_port(void **state)
+{
+    static const char *const bad[] = {"", " ", "localhost", ":28028", "localhost:", "localhost:x", "10.0.0.1:70000"};
+    static const char *const good[] = {"localhost:28028", "10.0.0.1:1", "[::1]:28028"};
+    unsetenv(RAS_VARIABLE);
+    assert_null(ras_typed_badly());
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        setenv(RAS_VARIABLE, bad[i], 1);
+        assert_string_equal(ras_typed_badly(), bad[i]);
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        setenv(RAS_VARIABLE, good[i], 1);
+        assert_null(ras_typed_badly());
+    }
+    unsetenv(RAS_VARIABLE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_the_user_set_is_an_address_with_a_port),
         cmocka_unit_test(each_worker_has_an_address_of_its_own_on_the_loopback),
         cmocka_unit_test(jobs_of_neighbouring_processes_share_none),
         cmocka_unit_test(a_list_is_what_the_workers_have),
