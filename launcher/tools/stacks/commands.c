@@ -80,6 +80,15 @@ static pid_t pid_of(const char *word)
     return !*end && word[0] >= '1' && word[0] <= '9' && n < INT_MAX && local_is_crun((pid_t)n) ? (pid_t)n : 0;
 }
 
+/* A number that is no crun's was taken for a job's name: if there is no such job either, say both. */
+static int say_what_it_was(const char *target, int rc, struct err *e)
+{
+    const struct err why = *e;
+    if (rc >= 0 || target[strspn(target, "0123456789")])
+        return rc;
+    return err_set(e, rc, "no crun of yours has process id %.20s here, and as the name of a job: %s", target, why.text);
+}
+
 static int gather_stacks(const char *target, struct ask_options *o, struct groups *g, struct err *e)
 {
     const struct ask_nodes q = {
@@ -87,7 +96,7 @@ static int gather_stacks(const char *target, struct ask_options *o, struct group
     const char *run = target;
     const pid_t pid = pid_of(target);
     if (pid == 0)
-        return ask_nodes(o, run, &q, e);
+        return say_what_it_was(target, ask_nodes(o, run, &q, e), e);
     if (local_find_job(pid, o, &run) == 1) {
         if (ask_nodes(o, run, &q, e) == 0)
             return 0;

@@ -147,6 +147,7 @@ def test_what_crun_says_can_be_pasted(crun, args, words):
     ("sh failed: rank 1 killed by SIGSEGV (core dumped), which a process outside of its container sent", "not the worker's own fault"),
     ("  xid       Xids before this job: not readable here (/dev/kmsg)", "dmesg_restrict"),
     ("sh failed: rank 1 killed by the kernel: out of memory (64 of 64 MiB)", "oom_kill"), ("sh failed: rank 1 exited with code 1", "last lines"),
+    ("crun stacks: no crun of yours has process id 4711 here, and as the name of a job: 127.0.0.1 port 29400: connect: Connection refused", "number"),
     ("kill worker: by how much is missing ('7')", "chaos"), ("tensor 'w' in m.safetensors is damaged: its CRC32C is 1 instead of 2", "--resume auto"),
     ("its agent (pid 7, state T) did not take SIGTERM within 5 s: it and the workers were ended (exit code 143)", "stood still")])
 def test_the_row_is_the_right_one(message, words):

@@ -120,6 +120,7 @@ def test_a_job_that_meets_nobody_is_looked_at_by_its_process_id(cluster):
     groups = json.loads(crun(cluster, "stacks", "--json", str(pid)))["groups"]
     assert [[r["rank"] for r in g["ranks"]] for g in groups] == [[2], [0, 1, 3]] and groups[0]["frames"]
     assert "expected RUN|PID" in crun(cluster, "stacks", code=2)
+    assert f"no crun of yours has process id {os.getpid()} here, and as the name of a job: " in crun(cluster, "stacks", str(os.getpid()), code=69)
     node.terminate()
 
 
