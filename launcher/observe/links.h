@@ -1,6 +1,6 @@
 /* The links by which a machine reaches others: network adapters, ports of InfiniBand, NVLinks. Each look compares them
- * with what they were when the job began; only a link that was up can go down, and an adapter or a port that the machine
- * has lost (ip link del) is down. The gauges process looks (gauges.h).
+ * with what they were when the job began; only a link that was up can go down, and an adapter or a port that the
+ * machine has lost (ip link del) is down. The gauges process looks (gauges.h).
  *
  * Adapters are those of a device, not bridges, bonds or the ends of containers; but in a container that has no device
  * all that it has, without the loopback. Errors that a link corrects by itself (replays) count as none. */

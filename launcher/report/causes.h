@@ -63,10 +63,10 @@ const char *causes_kills(const struct causes *c, const struct failure_worker *w,
 
 /* A round begins: forget what was logged about GPUs and memory before. */
 void causes_begin_round(struct causes *c);
-/* A fault of this machine in this round, at most a minute before the failure: of a GPU ("Xid 79 on PCI:0000:3b:00: GPU has fallen off the bus"), else of a
- * link that went down, or still is ("eth0 went down"). hung: the failure began before failed_ms (clock_ms()), nobody knows
- * when, so the fault may be older. ret_before_s: how many seconds before failed_ms it came, 0: in the 2 before. NULL: none
- * was seen. */
+/* A fault of this machine in this round, at most a minute before the failure: of a GPU ("Xid 79 on PCI:0000:3b:00: GPU
+ * has fallen off the bus"), else of a link that went down, or still is ("eth0 went down"). hung: the failure began
+ * before failed_ms (clock_ms()), nobody knows when, so the fault may be older. ret_before_s: how many seconds before
+ * failed_ms it came, 0: 2 at most. NULL: none was seen. */
 const char *causes_fault(const struct causes *c, int64_t failed_ms, bool hung, double *ret_before_s);
 /* The report's line `xid`: the newest fault of a GPU, in this round or before, or that it cannot be known; memory to be
  * remapped. NULL: there is no driver. */

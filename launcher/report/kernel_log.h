@@ -35,8 +35,8 @@ void kernel_log_close(struct kernel_log *k);
 /* Read new records. pids: borrowed until the next call. */
 void kernel_log_read(struct kernel_log *k, const pid_t *pids, int n);
 
-/* Was the process killed for lack of memory? kills: so many were, as the files of its cgroup say. 1: yes; 0: no; -1: the
- * log does not say. Pure. */
+/* Was the process killed for lack of memory? kills: so many were, as the files of its cgroup say. 1: yes; 0: no; -1:
+ * the log does not say. Pure. */
 int kernel_log_killed(const struct kernel_log *k, pid_t pid, uint64_t kills);
 
 void kernel_log_take(struct kernel_log *k, const char *text); /* one record's. Pure */

@@ -37,9 +37,10 @@ const struct explain_message explain_crun[] = {
     {"its agent (pid *) was *", "the process of crun that runs the job died; the guardian ended the workers",
      "SIGKILL: somebody, or the kernel for want of memory; else a fault of crun: please report it"},
     {"no crun of yours has process id * here*",
-     "crun stacks takes a number for the process id of a crun, of this user and this program, on this machine, and else "
-     "for the name of a job; it is neither",
-     "crun stacks on the job's node, with what ps shows as crun or its workers' parent; or its name and --rdzv-endpoint"},
+     "crun stacks takes a number for the process id of a crun, of this user and this program, on this machine, and "
+     "else for the name of a job; it is neither",
+     "crun stacks on the job's node, with what ps shows as crun or its workers' parent; or its name and "
+     "--rdzv-endpoint"},
     /* what the first line of a failure report says of the cause; before the rows for endings */
     {"a file system without space (it said*\na disk quota that is used up (it said*",
      "the last thing that the worker said is that it could not write: a disk, a quota, /dev/shm, or inodes (df -i)",

@@ -32,7 +32,8 @@ const struct explain_message explain_hangs[] = {
      "no answer came in time\nits answer is too large\nit closed the connection without an answer\n"
      "an address of IPv4 or IPv6 with a port is expected\nnobody listens there",
      "--hang-witness ras got no answer of NCCL's RAS that counts; the line says why",
-     "NCCL 2.29.2 or later, and no NCCL_RAS_ENABLE=0; NCCL_RAS_ADDR unset, or HOST:PORT; a program without NCCL has no RAS"},
+     "NCCL 2.29.2 or later, and no NCCL_RAS_ENABLE=0; NCCL_RAS_ADDR unset, or HOST:PORT; a program without NCCL "
+     "has no RAS"},
     {"main thread:\nwhat all threads of\nwhat the threads of\nthe stacks of all threads\nprints more than * bytes\n"
      "did not end within * ms",
      "a worker hung; its call stacks were saved, or could not be", "read hang-rank-N.txt; install py-spy or elfutils"},
