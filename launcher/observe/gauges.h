@@ -2,9 +2,9 @@
  * the failure report. A helper process does it (guardian.h), because drivers may hang for good. It writes into a page
  * that the agent reads without waiting.
  *
- *     guardian ──starts──► gauges process ── /proc ───────► page ◄── reads ── agent
- *                             ├ thread ───── NVML ────────►
- *                             └ thread ───── adapters ────►
+ *     guardian -- starts --> gauges process -- /proc -------> page <-- reads -- agent
+ *                             + thread ----- NVML -------->
+ *                             + thread ----- adapters ---->
  *
  * A driver that hangs blocks only its thread: the last values of that grow old, the others are updated. */
 #ifndef CRUN_LAUNCHER_GAUGES_H

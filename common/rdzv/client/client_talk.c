@@ -22,7 +22,7 @@ static int64_t patience_ms(const struct client *c)
 
 /* How long the server may hold a NEXT. Its answer proves when the rendezvous heard us: when the request was sent. So
  * requests are a little more frequent than one per heartbeat, but not so much that an idle agent wakes up twice. After
- * a connection was lost the first answer comes at once: the next one may be lost, too, before a heartbeat has passed. */
+ * a connection was lost the first answer comes at once: the next may be lost, too, before a heartbeat has passed. */
 int64_t client_hold_ms(const struct client *c)
 {
     const int64_t hold = c->o.heartbeat_ms * 31 / 32;

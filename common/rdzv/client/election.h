@@ -10,7 +10,7 @@
  * When a node claims (docs/design/decisions/0038-members-dial-their-leader.md says why that is safe):
  *   - nobody ever did, or the leader has released its claim: at once;
  *   - the claim was seen unchanged for D while the home answered. That counts from the receipt of the first answer that
- *     showed it to the sending of the new claim; a time in which the home did not answer counts nothing. For the claim's
+ *     showed it to the sending of the new claim; a time in which the home did not answer counts nothing. For its
  *     away_ms in place of D where its leader has not acknowledged this node in this epoch, and lately;
  *   - the leader's address refuses this node, which that leader has acknowledged in this epoch, and lately;
  *   - it is its own, but nobody is served under it any more.

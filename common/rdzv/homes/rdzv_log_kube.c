@@ -191,7 +191,7 @@ static int delete_lease(struct kube_home *h, const char *name, const char *versi
 }
 
 /* Delete the ConfigMaps of a Lease that a leader has left which was gone before it named them, or deleted them. Of older
- * terms alone: another node may lead by now, whose Lease names what we have not seen. all: whatever there is. */
+ * terms alone: another node may lead by now, whose Lease names what we have not seen. all: all that there is. */
 static void sweep(struct kube_home *h, const char *lease, bool all)
 {
     cJSON *tree = kube_api_list(&h->api, false, "crun%2Flease", lease);
