@@ -12,12 +12,19 @@
 #include "common/rdzv/homes/rdzv_home.h"
 
 #define KEEP_MS 3600000
+#define ONE_OF_SEVERAL_MS 2000 /* to connect to one of a list and prove who we are: the next one may answer */
 
 /* --- servers */
 
 static int ask_one(struct whom *w, int argc, const char *const *words, redisReply **ret, struct err *e)
 {
-    TRY(rdzv_ask_open(&w->ask, e));
+    const int64_t timeout_ms = w->ask.timeout_ms;
+    if (w->listed > 1 && timeout_ms > ONE_OF_SEVERAL_MS)
+        w->ask.timeout_ms = ONE_OF_SEVERAL_MS;
+    const int rc = rdzv_ask_open(&w->ask, e);
+    w->ask.timeout_ms = timeout_ms;
+    if (rc < 0)
+        return rc;
     return rdzv_ask(&w->ask, argc, words, ret, e);
 }
 

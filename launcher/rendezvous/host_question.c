@@ -79,7 +79,8 @@ static void on_dialled(void *arg, int fd, const char *text)
         fail(q, fd == -ECONNREFUSED || fd == -ECONNRESET ? HOSTS_REFUSED : HOSTS_NONE, text);
         return;
     }
-    const struct rdzv_conn_options o = {.server_name = q->o.to->host,
+    const struct rdzv_conn_options o = {.tls = q->o.tls,
+                                        .server_name = q->o.to->host,
                                         .token = q->o.token,
                                         .unproved = q->o.insecure || tcp_is_on_this_host(fd),
                                         .ready = on_ready,

@@ -10,6 +10,7 @@
 #include "launcher/rendezvous/rdzv_dial.h"
 
 struct auth_token;
+struct tls_context;
 struct host_question;
 
 struct host_question_options { /* strings and token are borrowed until it is answered or closed */
@@ -17,6 +18,7 @@ struct host_question_options { /* strings and token are borrowed until it is ans
     const char *run, *node;
     const struct auth_token *token; /* NULL: no proof is offered, none is asked for */
     bool insecure;
+    struct tls_context *tls; /* borrowed; NULL: plain */
     /* Once, never from inside host_question_ask(); then it is closed. why: for people, "" with an answer. */
     void (*answered)(void *arg, struct host_question *q, enum hosts_answer answer, int seats, uint64_t round,
                      const char *why);

@@ -158,9 +158,11 @@ static void carry_out_send(struct tcp *t, const struct client_effect *fx)
 /* --- the connection */
 
 /* It ends with a reset, which proves nothing of this node. */
-static void hang_up(struct tcp *t)
+static void hang_up(struct tcp *t, bool unheard)
 {
     const struct linger reset = {.l_onoff = 1};
+    if (unheard)
+        tcp_list_unheard(t);
     dial_list_cancel(t->dial);
     t->dial = NULL;
     if (!t->conn)
@@ -178,44 +180,6 @@ static void on_lost(void *arg, enum rdzv_lost how, const char *why)
     tcp_step(arg, (struct client_event){.kind = CLIENT_LOST, .how = how, .text = why});
 }
 
-/* "STANDBY this rendezvousd stands by: HOST:PORT leads": that one is dialled next if it is in the list, else the one
- * after this. What nobody typed is never dialled: no address is trusted that a stranger might name, and certificates
- * are for the names that were typed. */
-static void turn_to_leader(struct tcp *t, const char *text)
-{
-    char where[HOME_HOST_MAX + 16], named[HOME_HOST_MAX + 16] = "";
-    const char *colon = strstr(text, "stands by: ");
-    if (colon)
-        sscanf(colon + strlen("stands by: "), "%270s", named);
-    for (int i = 0; i < t->to_count; i++)
-        if (i != t->at && strcmp(home_join(t->to[i].host, atoi(t->to[i].port), where, sizeof where), named) == 0) {
-            t->at = i;
-            return;
-        }
-    t->to[t->at].turn++;
-    t->at = (t->at + 1) % t->to_count;
-}
-
-/* Has a daemon of the list another state than the one before? Then neither knows what the other has decided. */
-static bool is_other_state(struct tcp *t, const redisReply *r)
-{
-    char state[sizeof t->state], where[HOME_HOST_MAX + 16], why[700];
-    if (t->to_count < 2 || r->type != REDIS_REPLY_STRING ||
-        rdzv_field_find(r->str, r->len, "state_id", state, sizeof state) != 1)
-        return false;
-    if (!t->state[0] || strcmp(t->state, state) == 0) {
-        snprintf(t->state, sizeof t->state, "%s", state);
-        return false;
-    }
-    home_join(t->to[t->at].host, atoi(t->to[t->at].port), where, sizeof where);
-    snprintf(why, sizeof why,
-             "the daemons of the list %.300s do not share one state: %.200s keeps %.32s, another one %.32s; start them "
-             "with the same --state",
-             t->o.endpoint, where, state[0] ? state : "a state of its own", t->state);
-    tcp_step(t, (struct client_event){.kind = CLIENT_TROUBLE, .text = why, .error = EXIT_USAGE_ERROR});
-    return true;
-}
-
 static void on_reply(void *arg, const redisReply *r)
 {
     static const enum client_reply_kind kinds[] = {[REDIS_REPLY_STATUS] = REPLY_STATUS,
@@ -226,10 +190,10 @@ static void on_reply(void *arg, const redisReply *r)
     const bool known = r->type == REDIS_REPLY_STATUS || ((size_t)r->type < n && kinds[r->type] != REPLY_STATUS);
     const struct client_reply reply = {
         .kind = known ? kinds[r->type] : REPLY_OTHER, .text = r->str ? r->str : "", .len = r->str ? r->len : 0};
-    if (is_other_state(arg, r))
+    if (tcp_list_is_other_state(arg, r))
         return;
     if (r->type == REDIS_REPLY_ERROR && strncmp(r->str, "STANDBY ", 8) == 0)
-        turn_to_leader(arg, r->str);
+        tcp_list_turn(arg, r->str);
     tcp_step(arg, (struct client_event){.kind = CLIENT_REPLY, .reply = reply});
 }
 
@@ -307,7 +271,7 @@ static void carry_out(struct tcp *t, const struct client_effect *fx)
         start_dial(t, fx->ms);
         break;
     case CLIENT_HANG_UP:
-        hang_up(t);
+        hang_up(t, fx->ms != 0);
         break;
     case CLIENT_SEND:
         carry_out_send(t, fx);
@@ -462,6 +426,7 @@ void tcp_close(struct rdzv_client *c)
     if (!t || t->closing)
         return;
     t->closing = true;
+    tcp_list_close(t);
     dial_list_cancel(t->dial);
     if (t->conn && t->c.mode != CLIENT_RUNNING && t->c.mode != CLIENT_FENCED)
         setsockopt(rdzv_conn_fd(t->conn), SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
@@ -534,7 +499,7 @@ void tcp_go_direct(struct tcp *t, const struct endpoint *to, int n, const char *
 {
     memcpy(t->to, to, (size_t)n * sizeof *to);
     t->to_count = n;
-    snprintf(t->state, sizeof t->state, "%s", state);
+    snprintf(t->list.state, sizeof t->list.state, "%s", state);
     tcp_step(t, (struct client_event){.kind = CLIENT_DIRECT, .text = t->o.endpoint});
 }
 

@@ -1,5 +1,5 @@
 /* The shell around the client of a rendezvous behind a connection (common/rdzv/client/client.h): rdzv_client_tcp.c has
- * its clock, its dialling and its connection, rdzv_tcp_alive.c asks whether the round goes on without its daemon. */
+ * its clock, its dialling and its connection, rdzv_tcp_list.c chooses among several addresses, rdzv_tcp_alive.c asks whether the round goes on without its daemon. */
 #ifndef CRUN_LAUNCHER_RDZV_TCP_H
 #define CRUN_LAUNCHER_RDZV_TCP_H
 
@@ -12,6 +12,8 @@
 #include "launcher/rendezvous/rdzv_conn.h"
 #include "launcher/rendezvous/rdzv_dial.h"
 
+struct host_question;
+
 struct tcp_alive {
     uv_timer_t tick;
     bool on;
@@ -21,6 +23,16 @@ struct tcp_alive {
     int64_t asked;
     int group_rank, group_world; /* of the newest round */
     struct endpoint leader;
+};
+
+/* Of several addresses. */
+struct tcp_list {
+    char state[33];                            /* which state the first that took this node keeps; "": not known */
+    int64_t unheard[DIAL_LIST_MAX];            /* when it accepted and did not answer; 0: never */
+    char met[33];                              /* the state that another one names */
+    int64_t met_at;                            /* since when it does; 0: none does */
+    int met_by;                                /* index of that one */
+    struct host_question *asks[DIAL_LIST_MAX]; /* what the others say now */
 };
 
 /* Where the leader is elected: what its client asks. NULL: it has one address for good. */
@@ -40,7 +52,7 @@ struct tcp {
     bool applying;                     /* its effects */
     struct endpoint to[DIAL_LIST_MAX]; /* daemons that share their state, one of which leads; or one */
     int to_count, at;                  /* at: the one that is dialled first, or that answered */
-    char state[33];                    /* which state the first that took this node keeps; "": not known */
+    struct tcp_list list;
     struct auth_tokens tokens;
     struct tls_context *tls;
     struct tcp_seeker seeker;
@@ -79,6 +91,13 @@ void tcp_close(struct rdzv_client *c);
 #define TCP_CALLS                                                                                                      \
     .fail = tcp_fail, .done = tcp_done, .leave = tcp_leave, .report = tcp_report, .answer = tcp_answer,                \
     .publish = tcp_publish, .is_answered = tcp_is_answered
+
+/* rdzv_tcp_list.c */
+void tcp_list_unheard(struct tcp *t);                /* the one that was dialled accepted, and does not answer */
+void tcp_list_turn(struct tcp *t, const char *text); /* the one that is dialled said STANDBY: text */
+/* It keeps another state than the one before: then the others are asked, and this reply counts for nothing. */
+bool tcp_list_is_other_state(struct tcp *t, const redisReply *r);
+void tcp_list_close(struct tcp *t);
 
 /* rdzv_tcp_alive.c */
 void tcp_alive_start(struct tcp *t);

@@ -19,6 +19,8 @@
 /* Time allowed for the proof of who we are: several times the server's --auth-timeout. The server first serves the
  * strangers that queued before us, and a client that dials again goes to the end of that queue. */
 #define GREET_MS 10000
+/* Of several addresses one may accept and never answer: it gets a heartbeat, and twice as much each time. */
+#define GREET_DOUBLED_MAX 4
 /* Advice for a user whose elected leader cannot be dialled. */
 #define UNREACHED                                                                                                        \
     "; that node leads the job, and all others must reach it: let it announce another address (--local-addr, --iface), " \
@@ -251,10 +253,10 @@ static void out_of_reach(struct client *c, const char *why, int64_t now)
         still_out_of_reach(c, now);
 }
 
-static void drop(struct client *c)
+static void drop(struct client *c, bool unheard)
 {
     if (c->connected || c->dialling)
-        client_add_(c, CLIENT_HANG_UP);
+        client_add_(c, CLIENT_HANG_UP)->ms = unheard;
     c->connected = c->dialling = c->up = c->next_open = c->named = c->acked = false;
     c->asked_first = c->asked_last = 0;
     c->got = 0;
@@ -285,12 +287,18 @@ static void dial(struct client *c, int64_t now)
     client_add_(c, CLIENT_DIAL)->ms = c->mode == CLIENT_RUNNING ? c->o.heartbeat_ms : within_patience(c, DIAL_MS, now);
 }
 
+static int64_t greet_ms(const struct client *c)
+{
+    const unsigned doubled = c->unproved < GREET_DOUBLED_MAX ? c->unproved : GREET_DOUBLED_MAX;
+    return c->several ? earlier(c->o.heartbeat_ms << doubled, GREET_MS) : GREET_MS;
+}
+
 /* Whoever listens there does not lead (any more, or yet). Normal during an election; an error only if it lasts. */
 void client_turn_away_(struct client *c, const char *why, int64_t now)
 {
     char text[640];
     client_text_(c, CLIENT_NOTE, "%s: %s", c->where, why);
-    drop(c);
+    drop(c, false);
     if (c->mode == CLIENT_RUNNING)
         lease_lost(&c->lease, now);
     c->away = c->away ? c->away : now;
@@ -319,9 +327,11 @@ static void cannot_reach(struct client *c, const char *why, int64_t now)
 void client_give_up_(struct client *c, const char *why, int64_t now)
 {
     char text[640];
+    const bool unheard = c->connected && (!c->up || (oldest(c) && now >= oldest(c)->due));
+    c->unproved += c->connected && !c->up;
     client_text_(c, CLIENT_NOTE, "the connection to %s is given up: %s", c->where, why);
     snprintf(text, sizeof text, "%.120s%s %s", c->where, c->stranger ? "" : ":", why);
-    drop(c);
+    drop(c, unheard);
     if (c->mode == CLIENT_RUNNING) {
         lease_lost(&c->lease, now);
         client_alive_(c, true);
@@ -338,7 +348,7 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
     c->error = ev->error;
     if (ev->error == 0) {
         c->connected = true;
-        c->greet_due = now + within_patience(c, GREET_MS, now);
+        c->greet_due = now + within_patience(c, greet_ms(c), now);
         return;
     }
     lease_dialled(&c->lease, c->dial_begun, refused);
@@ -372,7 +382,7 @@ static void on_lost(struct client *c, const struct client_event *ev, int64_t now
     if (ev->how == RDZV_DENIED && c->mode == CLIENT_JOINING && client_is_denied_(c, now)) {
         client_fail_(c, EXIT_USAGE_ERROR, "the rendezvous at %s and this node do not trust each other: %s%s", c->where,
                      ev->text, c->o.secret_help ? c->o.secret_help : "");
-        drop(c);
+        drop(c, false);
         return;
     }
     c->stranger = ev->how == RDZV_STRANGER;
@@ -385,7 +395,7 @@ static void on_address(struct client *c, const struct client_event *ev, int64_t 
 {
     if (c->mode == CLIENT_OVER)
         return;
-    drop(c);
+    drop(c, false);
     const bool moves = c->o.listed && c->past.round > 0 && strcmp(c->where, ev->text) != 0;
     snprintf(c->left, sizeof c->left, "%.127s", moves ? c->where : "");
     snprintf(c->where, sizeof c->where, "%s", ev->text);
@@ -400,6 +410,7 @@ static void on_address(struct client *c, const struct client_event *ev, int64_t 
 static void on_direct(struct client *c, const struct client_event *ev, int64_t now)
 {
     c->o.elected = c->o.listed = false;
+    c->several = true;
     c->lease.grace_ms = c->o.grace_ms;
     on_address(c, &(struct client_event){.text = ev->text, .epoch = "", .seen = ""}, now);
 }
@@ -408,7 +419,7 @@ static void on_trouble(struct client *c, const struct client_event *ev, int64_t 
 {
     if (ev->error) {
         client_fail_(c, ev->error, "%s", ev->text);
-        drop(c);
+        drop(c, false);
         return;
     }
     c->homeless = ev->text[0];

@@ -118,8 +118,10 @@ struct client_asked {
 /* --- effects, in order; the shell takes each and carries it out before the next */
 
 enum client_effect_kind {
-    CLIENT_DIAL,     /* within ms */
-    CLIENT_HANG_UP,  /* close the connection and stop dialling, with a reset: nothing that was sent on it counts */
+    CLIENT_DIAL, /* within ms */
+    /* close the connection and stop dialling, with a reset: nothing that was sent on it counts. ms 1: who accepted it
+     * proved nothing, or leaves a request unanswered; of several addresses another one comes first now */
+    CLIENT_HANG_UP,
     CLIENT_SEND,     /* request */
     CLIENT_TELL,     /* news, and with them members, NULL: none */
     CLIENT_FENCE,    /* kill the workers now, then join; text: why; "": the failure that follows says why */
@@ -163,7 +165,7 @@ enum client_event_kind {
     CLIENT_REPORT,  /* text: for status pages */
     CLIENT_PUBLISH, /* text: the failure report of the job that has ended */
     CLIENT_ANSWER,  /* text, to question id */
-    CLIENT_DIRECT,  /* elected, before all else: nobody is elected, text are addresses for good (of daemons) */
+    CLIENT_DIRECT,  /* elected, before all else: nobody is elected, text are several addresses for good (of daemons) */
     CLIENT_ADDRESS, /* text: address of the leader of `epoch`, for people; `seen` is set, too */
     /* text: why no leader can be found now; "": nothing is wrong. error: exit code, if none will ever be found */
     CLIENT_TROUBLE,
@@ -216,6 +218,8 @@ struct client {
     bool dialling, connected;
     bool up; /* proved; requests may be sent */
     int64_t dial_begun;
+    bool several;      /* addresses are dialled, one of which leads */
+    unsigned unproved; /* connections that came to nothing before they were proved, since the newest acknowledgement */
     int64_t greet_due; /* deadline for the connection to be proved */
     int64_t away;      /* since when the rendezvous cannot be reached; 0: it can */
     int64_t pause_ms;  /* before the next dial */

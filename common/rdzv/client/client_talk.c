@@ -508,6 +508,7 @@ static void on_acknowledged(struct client *c, const struct client_asked *a)
 {
     lease_acked(&c->lease, a->at);
     c->away = 0;
+    c->unproved = 0;
     c->pause_ms = 0;
     client_alive_(c, false);
     if (c->mode == CLIENT_RUNNING)

@@ -1,8 +1,9 @@
 """Daemons that share their state: one leads, the others stand by, and no worker notices which one it is."""
+import contextlib
 import json
 import os
 import random
-import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -62,21 +63,32 @@ class Pair:
 
     def hears(self, n):
         """The round in which n nodes work that are on connections with whoever leads."""
-        def look():
-            i = int(self.leader())
-            try:
-                with Client(self.ports[i]) as c:
-                    j = json.loads(c("RDZV.STATUS", "j"))
-            except (OSError, EOFError, RespError):
-                return False
-            return j["state"] == "running" and sum(node["connected"] for node in j["nodes"]) == n and j["round"]
-        return wait("the nodes at the leader", look, 30)
+        return wait("the nodes at the leader", lambda: heard(self, int(self.leader()), n), 30)
 
     def taken_over(self, lost):
         """The next leader, and how long it took."""
         begun = time.monotonic()
         new = int(self.leader(but=lost))
         return new, time.monotonic() - begun
+
+
+def heard(pair, i, n):
+    """The round in which n nodes work that are on connections with daemon i."""
+    try:
+        with Client(pair.ports[i]) as c:
+            j = json.loads(c("RDZV.STATUS", "j"))
+    except (OSError, EOFError, RespError):
+        return False
+    return j["state"] == "running" and sum(node["connected"] for node in j["nodes"]) == n and j["round"]
+
+
+@contextlib.contextmanager
+def stopped(pair, i):
+    os.kill(pair.daemons[i].p.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pair.daemons[i].p.pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -136,6 +148,47 @@ def test_one_that_stood_still_is_replaced_after_its_claim_and_begins_anew(cluste
     wait("it to stand by", lambda: pair.says(lost) == {"daemon": "1", "leads": "0", "state_id": pair.says(1 - lost)["state_id"]})
     print("rounds:", sorted(cluster.rounds()))
     cluster.wait_round(2, after=number - 1)
+    cluster.finish(*nodes)
+
+
+def test_a_leader_that_stands_still_for_good_is_left(cluster, folder):
+    """Its port takes connections that nobody answers: they are no reason to stay with it."""
+    pair = Pair(cluster, folder)
+    nodes = job(cluster, pair)
+    number, _ = cluster.wait_round(2)
+    lost = int(pair.leader())
+    with stopped(pair, lost):
+        wait("the other one to lead", lambda: pair.leads(1 - lost))
+        begun = time.monotonic()
+        now = wait("the nodes at the other one", lambda: heard(pair, 1 - lost, 2), 30)
+        print(f"the other one leads to all nodes at it: {time.monotonic() - begun:.1f} s; rounds: {number} {now}")
+        assert number <= now <= number + 1
+        cluster.wait_round(2, after=now - 1)
+        cluster.finish(*nodes)
+
+
+@pytest.mark.parametrize("backend", [[], ["--rdzv-backend", "rendezvousd"]], ids=["asked", "typed"])
+def test_a_job_begins_though_the_first_of_the_list_stands_still(cluster, folder, backend):
+    pair = Pair(cluster, folder)
+    assert wait("the claim to be seen", lambda: all(pair.says(i)["state_id"] for i in range(2)))
+    with stopped(pair, 0):
+        wait("the other one to lead", lambda: pair.leads(1))
+        node = cluster.node("--nnodes", 1, "--rdzv-endpoint", pair.list(), "--rdzv-id", "j", "--rdzv-conf", CONF + ",join_timeout=30", *backend, program=["true"])
+        assert node.wait() == 0, node.text()
+        p = subprocess.run([CRUN, "status", "--rdzv-endpoint", pair.list()], env=cluster.env, capture_output=True, text=True, check=False, timeout=9)
+        assert p.returncode == 0 and p.stdout.startswith("RUN "), p.stdout + p.stderr
+
+
+def test_a_folder_that_was_emptied_costs_a_restart(cluster, folder):
+    """The daemons keep another state then, and all of them the same."""
+    pair = Pair(cluster, folder)
+    nodes = job(cluster, pair)
+    number, _ = cluster.wait_round(2)
+    before = pair.says(int(pair.leader()))["state_id"]
+    shutil.rmtree(folder)
+    folder.mkdir()
+    wait("another state", lambda: (pair.says(int(pair.leader())) or {}).get("state_id", before) not in ("", before), 30)
+    cluster.wait_round(2, after=number)
     cluster.finish(*nodes)
 
 
