@@ -51,10 +51,11 @@ struct listed {
     struct hosts_event events[EVENTS_MAX]; /* to come */
     unsigned first, last;
     bool pumping, closing, begun;
-    bool daemons;               /* the list is one of daemons */
+    bool daemons;               /* the list is one of daemons, which are dialled */
+    bool meets_daemon;          /* it is, and what the others say of their state is waited for */
     const struct place *daemon; /* the first of them that has named its state; NULL: none has */
     char state[40];             /* that one's */
-    int unanswered;             /* list_unfit: of the list, so many have not been heard */
+    int unanswered;             /* of the list, so many have not been heard; each is within HOST_QUESTION_MS */
     struct place places[HOSTS_MAX];
     struct hosting *hosting; /* NULL: this node hosts nothing, yet */
     char why[512];           /* the newest question got no answer */
@@ -66,7 +67,7 @@ static void pump(struct listed *d);
 
 static bool has_hosts(const struct listed *d)
 {
-    return !d->daemons && !(d->o.list_unfit && d->o.list_unfit[0]);
+    return !d->daemons && !d->meets_daemon && !(d->o.list_unfit && d->o.list_unfit[0]);
 }
 
 static void push(struct listed *d, struct hosts_event ev)
@@ -186,6 +187,13 @@ static void refuse_states(struct listed *d, const struct place *p, const char *s
     fail(d, why);
 }
 
+/* Nothing is asked of any of them before all have named their state: two that do not share it may both take a node. */
+static void go_when_all_are_heard(struct listed *d)
+{
+    if (d->meets_daemon && !d->daemons && d->unanswered == 0)
+        go_direct(d);
+}
+
 static void on_daemon(void *arg, struct host_question *q, const char *state)
 {
     struct place *p = arg;
@@ -204,17 +212,17 @@ static void on_daemon(void *arg, struct host_question *q, const char *state)
         d->daemon = p;
         snprintf(d->state, sizeof d->state, "%s", state);
     }
-    if (!d->daemons) {
+    if (!d->meets_daemon)
         log_info(MODULE, "%s is a rendezvousd: so are those of the list", p->where);
-        go_direct(d);
-    }
+    d->meets_daemon = true;
+    go_when_all_are_heard(d);
 }
 
 /* None of the list is a daemon, as far as they answer, and hosts it cannot have. */
 static void note_unfit(struct listed *d)
 {
     char why[900];
-    if (d->daemons || --d->unanswered > 0)
+    if (d->daemons || d->unanswered > 0)
         return;
     snprintf(why, sizeof why,
              "%s; if they are daemons that share their state (none answers now): --rdzv-backend rendezvousd",
@@ -242,6 +250,11 @@ static void on_answered(void *arg, struct host_question *q, enum hosts_answer an
     if (p->question != q)
         return;
     p->question = NULL;
+    d->unanswered--;
+    if (d->meets_daemon) {
+        go_when_all_are_heard(d);
+        return;
+    }
     if (!has_hosts(d)) {
         note_unfit(d);
         return;
@@ -283,6 +296,7 @@ static void ask(struct listed *d)
                                                      .answered = on_answered,
                                                      .daemon = on_daemon,
                                                      .arg = p});
+        d->unanswered -= !p->question;
     }
 }
 

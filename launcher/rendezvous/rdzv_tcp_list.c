@@ -172,8 +172,7 @@ bool tcp_list_is_other_state(struct tcp *t, const redisReply *r)
         tcp_list_close(t);
         ask_others(t);
     }
-    tcp_step(t, (struct client_event){.kind = CLIENT_LOST,
-                                      .how = RDZV_LOST,
-                                      .text = "it keeps another state than the daemon before it"});
+    tcp_step(t, (struct client_event){
+                    .kind = CLIENT_LOST, .how = RDZV_LOST, .text = "it keeps another state than the daemon before it"});
     return true;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -357,12 +358,31 @@ static void pump(struct standby *s)
 
 /* --- life */
 
+/* A folder that is not there may come. */
+static int check_folder(const char *path, struct err *e)
+{
+    struct stat st;
+    char jobs[4096 + 8], epoch[4096 + 8];
+    snprintf(jobs, sizeof jobs, "%s/jobs", path);
+    snprintf(epoch, sizeof epoch, "%s/epoch", path);
+    if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
+        return err_set(e, ERR_USAGE, "--state '%s': expected a folder", path);
+    if (access(jobs, F_OK) < 0 || access(epoch, F_OK) < 0)
+        return 0;
+    return err_set(e, ERR_USAGE,
+                   "'%s' is the folder of one daemon alone (it has jobs/ and epoch): expected one that daemons share; "
+                   "give it as --state-dir, or another --state",
+                   path);
+}
+
 static int open_home(struct standby *s, struct err *e)
 {
     const bool path = s->o.state[0] == '/', folder = path || strncmp(s->o.state, "file://", 7) == 0;
     struct rdzv_home *home;
     char url[4096 + 8];
     pid_t pid;
+    if (folder)
+        TRY(check_folder(s->o.state + (path ? 0 : strlen("file://")), e));
     snprintf(url, sizeof url, "%s%s", path ? "file://" : "", s->o.state);
     s->process_fd = folder ? home_process_start(home_serve_folder, "rendezvousd-log", &pid) : 0;
     if (s->process_fd < 0)

@@ -20,6 +20,7 @@
 #include "rendezvousd/state/state_folder.h"
 #include "rendezvousd/state/state_internal.h"
 #include "rendezvousd/state/state_log.h"
+#include "rendezvousd/state/state_shared.h"
 #include "rendezvousd/state/state_writer.h"
 
 #define MODULE "state"
@@ -141,6 +142,12 @@ static int open_dirs(struct state_dir *d, const struct state_dir *above, const c
     TRY(d->dir_fd = above ? state_folder_within(above->dir_fd, above->path, strrchr(path, '/') + 1, true, e)
                           : state_folder_top(path, e));
     TRY(resolve_path(d, path, e));
+    if (!above && faccessat(d->dir_fd, STATE_SHARED_CLAIM, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        return err_set(e, ERR_USAGE,
+                       "'%s' has the state that daemons share (" STATE_SHARED_CLAIM
+                       "): expected a folder of this daemon "
+                       "alone; give it as --state, or another --state-dir",
+                       path);
     TRY(d->jobs_fd = state_folder_within(d->dir_fd, path, "jobs", true, e));
     return 0;
 }

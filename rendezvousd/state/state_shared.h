@@ -18,6 +18,9 @@
 
 #include "common/rdzv/homes/rdzv_home.h"
 
+/* In a folder that daemons share: who leads. A folder of one daemon alone has none. */
+#define STATE_SHARED_CLAIM "crun-rendezvousd/claim"
+
 struct state_shared;
 
 struct state_shared_options {

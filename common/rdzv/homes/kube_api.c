@@ -174,7 +174,7 @@ static int take_url(struct kube_api *a, const char *url, struct err *e)
         return err_set(
             e, -EINVAL,
             "'%.200s': this is no pod (KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set): expected "
-            "another --rdzv-endpoint outside of Kubernetes",
+            "another --rdzv-endpoint, or another --state of a rendezvousd, outside of Kubernetes",
             url);
     snprintf(a->files, sizeof a->files, "%s", files && *files ? files : FILES);
     snprintf(a->server, sizeof a->server, strchr(host, ':') ? "https://[%.250s]:%.10s" : "https://%.250s:%.10s", host,

@@ -91,6 +91,8 @@ const struct explain_message explain_rendezvousd[] = {
     /* --- the state directory */
     {"is in use by another rendezvousd", "two daemons have one state directory",
      "stop the other one, or another --state-dir"},
+    {"*has the state that daemons share*\n*is the folder of one daemon alone*",
+     "--state and --state-dir keep jobs in ways that do not know of each other", "the other option, or another folder"},
     {"this daemon leads, epoch", "it has the jobs of --state from now on, and serves them", "nothing"},
     {"this host has no address beyond loopback", "other daemons and clients need an address of this one",
      "--advertise ADDR, or --bind with one"},
@@ -164,7 +166,8 @@ const struct explain_message explain_rendezvousd[] = {
      "a rule that is missing: add it to the Role of the pods' service account; else ask again later"},
     {"the Lease '*' is that of job*", "two jobs have typed the same name of a Lease",
      "k8s://ANOTHER-NAME, or kubectl delete lease NAME"},
-    {"this is no pod*", "k8s:// works in pods, which know their API", "another --rdzv-endpoint outside of Kubernetes"},
+    {"this is no pod*", "k8s:// works in pods, which know their API",
+     "another --rdzv-endpoint, or --state, outside of Kubernetes"},
     {"expected k8s://*", "the name of a Lease is that of a Kubernetes object",
      "k8s://[NAMESPACE/]NAME, of small letters, digits and -"},
     {"of the pod's service account*\nthe pod's namespace, *", "the pod has no service account's token",

@@ -280,6 +280,42 @@ def test_daemons_of_two_states_are_refused(cluster, folder):
     assert node.wait() == 2 and f"the rendezvousd at {alone.address} keeps its jobs for itself" in node.text(), node.text()
 
 
+def test_daemons_of_two_states_are_refused_before_either_takes_the_node(cluster, folder):
+    """Also where one of them answers late."""
+    other = cluster.tmp / "other"
+    other.mkdir()
+    one, two = Pair(cluster, folder, n=1), Pair(cluster, other, n=1)
+    assert one.leader() and two.leader()
+    os.kill(two.daemons[0].p.pid, signal.SIGSTOP)
+    node = cluster.node("--nnodes", "1:2", "--rdzv-endpoint", f"{one.address(0)},{two.address(0)}", "--rdzv-id", "j", "--log-level", "info")
+    wait("the first answer", lambda: "so are those of the list" in node.text())
+    os.kill(two.daemons[0].p.pid, signal.SIGCONT)
+    assert node.wait() == 2 and "do not share one state" in node.text(), node.text()
+    with Client(one.ports[0]) as c:
+        assert c.error("RDZV.STATUS", "j").startswith("NOJOB")
+
+
+def refused(cluster, *args):
+    p = subprocess.run([RENDEZVOUSD, "--port", "0", *map(str, args)], env=cluster.env, capture_output=True, text=True, check=False, timeout=30)
+    return p.returncode, p.stderr
+
+
+def test_what_is_no_folder_of_daemons_is_refused(cluster, folder):
+    pair = Pair(cluster, folder, n=1)
+    assert pair.leader()
+    code, text = refused(cluster, "--state-dir", folder)
+    assert code == 2 and f"'{folder}' has the state that daemons share (crun-rendezvousd/claim): expected" in text, (code, text)
+    alone = cluster.tmp / "alone"
+    assert cluster.rendezvousd("--state-dir", alone).stop() == 0
+    for state in (alone, f"file://{alone}"):
+        code, text = refused(cluster, "--state", state)
+        assert code == 2 and f"'{alone}' is the folder of one daemon alone (it has jobs/ and epoch): expected" in text, (code, text)
+    code, text = refused(cluster, "--state", "/etc/passwd")
+    assert code == 2 and "--state '/etc/passwd': expected a folder" in text, (code, text)
+    code, text = refused(cluster, "--state", "k8s://x")
+    assert code == 2 and "another --state of a rendezvousd" in text, (code, text)
+
+
 def test_its_sockets_may_be_given_to_it(cluster, folder):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
