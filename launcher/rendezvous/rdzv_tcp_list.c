@@ -154,6 +154,7 @@ static void ask_others(struct tcp *t)
 
 bool tcp_list_is_other_state(struct tcp *t, const redisReply *r)
 {
+    static const char other[] = "it keeps another state than the daemon before it";
     struct tcp_list *l = &t->list;
     char state[sizeof l->state];
     if (t->to_count < 2 || r->type != REDIS_REPLY_STRING ||
@@ -172,7 +173,6 @@ bool tcp_list_is_other_state(struct tcp *t, const redisReply *r)
         tcp_list_close(t);
         ask_others(t);
     }
-    tcp_step(t, (struct client_event){
-                    .kind = CLIENT_LOST, .how = RDZV_LOST, .text = "it keeps another state than the daemon before it"});
+    tcp_step(t, (struct client_event){.kind = CLIENT_LOST, .how = RDZV_LOST, .text = other});
     return true;
 }
