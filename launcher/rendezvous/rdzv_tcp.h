@@ -1,5 +1,6 @@
 /* The shell around the client of a rendezvous behind a connection (common/rdzv/client/client.h): rdzv_client_tcp.c has
- * its clock, its dialling and its connection, rdzv_tcp_list.c chooses among several addresses, rdzv_tcp_alive.c asks whether the round goes on without its daemon. */
+ * its clock, its dialling and its connection, rdzv_tcp_list.c chooses among several addresses, rdzv_tcp_alive.c asks
+ * whether the round goes on without its daemon. */
 #ifndef CRUN_LAUNCHER_RDZV_TCP_H
 #define CRUN_LAUNCHER_RDZV_TCP_H
 

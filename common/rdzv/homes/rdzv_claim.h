@@ -20,7 +20,7 @@ struct rdzv_claim {
     int64_t hold_ms;                /* released: nobody must be given up for so long, after what its leader owed */
     bool held;                      /* released: nothing at all must be decided for so long */
     /* How long the claim stands still before a node may replace it that its leader has not acknowledged (lately); 0: D,
-     * as for all others. So long a leader that does not reach the home may go on with those that hear it (election.h) */
+     * as for all others. So long a leader that does not reach its home may go on with nodes that hear it: election.h */
     int64_t away_ms;
     int port;
     char addrs[RDZV_ADDRS_MAX + 1]; /* where it listens, numeric, comma-separated, the best first */

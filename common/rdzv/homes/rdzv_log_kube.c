@@ -190,8 +190,8 @@ static int delete_lease(struct kube_home *h, const char *name, const char *versi
     return w.rc < 0 ? w.rc : kube_api_call(&h->api, "DELETE", one, true, NULL, NULL);
 }
 
- * terms alone: another node may lead by now, whose Lease names what is not seen here. all: whatever there is. */
- * terms alone: another node may lead by now, whose Lease names what we have not seen. all: all that there is. */
+/* Delete the ConfigMaps of a Lease that a leader has left which was gone before it named them, or deleted them. Of
+ * older terms alone: another node may lead by now, whose Lease names what is not seen here. all: whatever there is. */
 static void sweep(struct kube_home *h, const char *lease, bool all)
 {
     cJSON *tree = kube_api_list(&h->api, false, "crun%2Flease", lease);
