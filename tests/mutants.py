@@ -157,7 +157,7 @@ MUTANTS = {
     "who_waits_elsewhere_is_named": (
         "launcher/witness/ras_judge.c", "        late[r] = late[r] && !waits[r];", "        late[r] = late[r] || waits[r];", ["launcher_witness"]),
     "a_communicator_that_forms_is_judged": (
-        "launcher/witness/ras_answer.c", 'return json_int_or(status, "init_state", -1) == 0 &&', 'return json_int_or(status, "init_state", -1) >= 0 &&', ["launcher_witness"]),
+        "launcher/witness/ras_answer.c", 'return counted && json_int_or(status, "init_state", -1) == 0 &&', 'return counted && json_int_or(status, "init_state", -1) >= 0 &&', ["launcher_witness"]),
     "a_process_id_is_that_of_any_node": (
         "launcher/witness/ras_answer.c", "        if (runs(r, host, v[i].node)) {", "        if (host && rank < 0) {", ["launcher_witness"]),
     "removed_deadlines_only_sink": (
