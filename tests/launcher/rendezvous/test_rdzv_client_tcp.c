@@ -410,15 +410,16 @@ static void garbage_and_halves_are_lost_connections(void **state)
 static void a_closed_door_is_knocked_at_until_the_time_is_over(void **state)
 {
     (void)state;
-    rig->o.connect_ms = 1500;
+    rig->o.connect_ms = 4000; /* on a busy machine a knock may take a second */
     fake_shut(&rig->f);
     open_client();
     int64_t begun = clock_ms();
     join();
     AWAIT(rig->failures == 1);
-    assert_true(clock_ms() - begun >= 1400);
+    assert_true(clock_ms() - begun >= 3900);
     assert_int_equal(rig->last_code, EXIT_UNAVAILABLE);
-    assert_non_null(strstr(rig->why, "Connection refused"));
+    if (!strstr(rig->why, "Connection refused"))
+        fail_msg("it says: %s", rig->why);
 }
 
 /* The job's end is waited for as long as a rendezvous at the start, and as loudly. */
