@@ -49,9 +49,11 @@ static const char *const gpt2_fixed[][2] = {{"activation_function", "\"gelu_new\
                                             {"add_cross_attention", "false"},
                                             {"tie_word_embeddings", "true"},
                                             {NULL, NULL}};
-static const char *const llama_fixed[][2] = {
-    {"hidden_act", "\"silu\""},       {"attention_bias", "false"},     {"mlp_bias", "false"}, {"rope_scaling", "null"},
-    {"partial_rotary_factor", "1.0"}, {"quantization_config", "null"}, {NULL, NULL}};
+static const char *const llama_fixed[][2] = {{"hidden_act", "\"silu\""},      {"attention_bias", "false"},
+                                             {"mlp_bias", "false"},           {"partial_rotary_factor", "1.0"},
+                                             {"quantization_config", "null"}, {NULL, NULL}};
+static const char *const rope_fixed[][2] = {
+    {"rope_type", "\"default\""}, {"type", "\"default\""}, {"partial_rotary_factor", "1.0"}, {NULL, NULL}};
 
 /* A member that is there and is no number must not be taken for one that is missing. */
 static int check_numbers(const cJSON *o, struct err *e)
@@ -136,15 +138,30 @@ static int gpt2_text(struct buf *out, const cJSON *o, struct err *e)
     return add_dropout(out, o, e);
 }
 
-/* The base of the rotary embedding, from where newer and older files have it. */
+/* The base of the rotary embedding goes to *base if the object `name` has one. 0 if the file has no such object. */
+static int rope_group(const cJSON *o, const char *name, double *base, struct err *e)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(o, name);
+    if (!rope || cJSON_IsNull(rope))
+        return 0;
+    if (!cJSON_IsObject(rope))
+        return err_set(e, -EINVAL, "%s is no object (expected one, or null)", name);
+    const cJSON *theta = cJSON_GetObjectItemCaseSensitive(rope, "rope_theta");
+    if (theta && !cJSON_IsNumber(theta) && !cJSON_IsNull(theta))
+        return err_set(e, -EINVAL, "rope_theta of %s is no number (expected one, or null)", name);
+    if (check_fixed(rope, rope_fixed, e) < 0)
+        return err_wrap(e, "%s", name);
+    *base = json_f64_or(rope, "rope_theta", *base);
+    return 0;
+}
+
+/* The base of the rotary embedding. Newer files have it in rope_parameters or rope_scaling; that one counts first. */
 static int rope_base(const cJSON *o, double *ret, struct err *e)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(o, "rope_parameters"),
-                *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
-    if (cJSON_IsString(type) && strcmp(type->valuestring, "default") != 0)
-        return err_set(e, -EINVAL, "rope_type is '%.40s' (expected default)", type->valuestring);
-    *ret = json_f64_or(rope, "rope_theta", json_f64_or(o, "rope_theta", 10000));
-    return 0;
+    *ret = json_f64_or(o, "rope_theta", 10000);
+    TRY(rope_group(o, "rope_scaling", ret, e));
+    TRY(rope_group(o, "rope_parameters", ret, e));
+    return *ret >= 1 ? 0 : err_set(e, -EINVAL, "rope_theta is %g (expected 1 or more)", *ret);
 }
 
 static int llama_text(struct buf *out, const cJSON *o, struct err *e)

@@ -108,13 +108,27 @@ def test_a_folder_of_hugging_face_is_read_and_written(ours, tmp_path, net, more,
 @pytest.mark.parametrize("config, change, sentence", [
     (GPT2, {"activation_function": "relu"}, 'activation_function is "relu" (expected "gelu_new")'), (GPT2, {"model_type": "bert"}, "model_type is 'bert' (expected gpt2 or llama)"),
     (GPT2, {"n_inner": 40}, "n_inner is 40 (expected 4 n_embd, 64)"), (GPT2, {"n_head": "two"}, "n_head is no number"), (GPT2, {"vocab_size": "32"}, "vocab_size is no number"), (LLAMA, {"num_key_value_heads": [1]}, "num_key_value_heads is no number"), (GPT2, {"n_embd": 1.5}, "n_embd is 1.5 (expected a whole number)"),
-    (GPT2, {"resid_pdrop": 0.1}, "resid_pdrop is 0.1 and embd_pdrop 0"), (LLAMA, {"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling is {"),
-    (LLAMA, {"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn' (expected default)"), (LLAMA, {"attention_bias": True}, "attention_bias is true (expected false)"),
+    (GPT2, {"resid_pdrop": 0.1}, "resid_pdrop is 0.1 and embd_pdrop 0"), (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8}}, 'config.json: rope_scaling: rope_type is "llama3" (expected "default")'),
+    (LLAMA, {"rope_scaling": {"type": "linear", "factor": 2}}, 'rope_scaling: type is "linear" (expected "default")'), (LLAMA, {"rope_parameters": {"rope_type": "yarn"}}, 'rope_parameters: rope_type is "yarn" (expected "default")'),
+    (LLAMA, {"rope_parameters": {"rope_theta": "5e5"}}, "rope_theta of rope_parameters is no number"), (LLAMA, {"rope_parameters": "default"}, "rope_parameters is no object"), (LLAMA, {"rope_theta": -1}, "rope_theta is -1 (expected 1 or more)"),
+    (LLAMA, {"attention_bias": True}, "attention_bias is true (expected false)"),
     (LLAMA, {"head_dim": 5}, "head_dim is 5")])
 def test_another_model_is_refused(tmp_path, config, change, sentence):
     (tmp_path / "config.json").write_text(json.dumps(config | change))
     p, _ = trained(tmp_path, "config.json")
     assert p.returncode == 2 and p.stderr.count("\n") == 1 and sentence in p.stderr, p.stderr
+
+
+@pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
+def test_the_base_of_the_rotary_embedding_is_read_from_where_newer_files_have_it(ours, tmp_path, place):
+    """The file is written again with the base at both places that transformers reads."""
+    config = {k: v for k, v in LLAMA.items() if k != "rope_theta"} | {place: {"rope_type": "default", "rope_theta": 500000.0}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    p, _ = trained(tmp_path, "config.json")
+    assert p.returncode == 0, p.stderr
+    p = run(TRAINER, "convert", "--huggingface", newest(tmp_path / "ck"), tmp_path / "back")
+    written = json.loads((tmp_path / "back/config.json").read_text())
+    assert written["rope_theta"] == written["rope_parameters"]["rope_theta"] == 500000, p.stderr
 
 
 def test_dropout_of_attention_is_told_as_not_done(tmp_path):
