@@ -8,7 +8,6 @@
  *   - a file's size does not fit its header, its width, or what it was when it was mapped: an error. A page behind the
  *     end of a mapped file would end the process, so the size is looked at again before each window;
  *   - a token is no number of the vocabulary: the window's error, with file and byte. It is never used. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -20,9 +19,12 @@
 #include <unistd.h>
 
 #include "common/base/array.h"
+#include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "worker/data/image/first_bytes.h"
 #include "worker/data/sets/dataset_impl.h"
+#include "worker/data/sets/token_folder.h"
 #include "worker/data/sets/token_set.h"
 
 struct shard {
@@ -39,7 +41,7 @@ struct token_set {
     struct shard *shards; /* none without tokens */
     size_t n_shards, cap;
     uint64_t tokens;
-    char left_out[128];
+    struct buf left_out; /* what base.left_out is */
 };
 
 static uint64_t tokens_of(const struct shard *s)
@@ -70,6 +72,23 @@ static int check_header(struct shard *s, const struct token_format *f, const int
     return 0;
 }
 
+/* A file of another kind would be read as tokens without a header. Only what no such file begins with by chance. */
+static int check_other(const struct shard *s, struct err *e)
+{
+    static const struct {
+        const char *bytes, *remedy;
+    } others[] = {
+        {"\x93NUMPY", "numpy.load(FILE).tofile(NAME.bin) writes its tokens, which --token-bytes 2 or 4 reads"},
+        {"PK\3\4", "torch.save() writes such files; move it to another folder"},
+    };
+    char what[FIRST_BYTES_TEXT];
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (s->bytes >= strlen(others[i].bytes) && memcmp(s->map, others[i].bytes, strlen(others[i].bytes)) == 0)
+            return err_set(e, ERR_DATA, "'%s' is %s and no file of tokens: %s", s->path,
+                           first_bytes_text(s->map, s->bytes, what), others[i].remedy);
+    return 0;
+}
+
 /* width: of tokens without a header; 0: it was not said. */
 static int find_format(struct shard *s, int width, struct err *e)
 {
@@ -79,6 +98,7 @@ static int find_format(struct shard *s, int width, struct err *e)
         if (head[0] == formats[i].magic)
             return check_header(s, &formats[i], head, width, e);
     }
+    TRY(check_other(s, e));
     if (!width)
         return err_set(e, ERR_DATA,
                        "'%s' has no header of llm.c's (%d or %d): of tokens without one --token-bytes is 2 or 4",
@@ -139,50 +159,38 @@ static int add_shard(struct token_set *t, char *path, int width, struct err *e)
     return rc;
 }
 
-static int is_shard(const struct dirent *d)
+/* Files with llm.c's header among others without one are a mistake. Two widths are read, and told. */
+static int check_alike(struct token_set *t, struct err *e)
 {
-    const size_t n = strlen(d->d_name);
-    return d->d_name[0] != '.' && n > 4 && strcmp(d->d_name + n - 4, ".bin") == 0;
-}
-
-static int by_bytes(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
-static bool is_of(const struct dirent *d, const char *part)
-{
-    return strstr(d->d_name, part) != NULL;
-}
-
-/* Where some files are called train and others val, only those of one part are taken. */
-static const char *part_of(struct dirent **all, int n, bool testing)
-{
-    int train = 0, val = 0;
-    for (int i = 0; i < n; i++) {
-        train += is_of(all[i], "train");
-        val += is_of(all[i], "val");
+    for (size_t i = 1; i < t->n_shards; i++) {
+        const struct shard *a = &t->shards[0], *b = &t->shards[i];
+        if (a->head != b->head)
+            return err_set(e, ERR_DATA,
+                           "'%s' has llm.c's header, and '%s' has none (expected files of one kind): move the one that "
+                           "is no file of tokens, or is of another set, to another folder",
+                           a->head ? a->path : b->path, a->head ? b->path : a->path);
+        if (a->width != b->width)
+            return buf_printf(&t->left_out, "%s'%s' has tokens of %d bytes, '%s' of %d; both are read",
+                              t->left_out.len ? "; " : "", b->path, b->width, a->path, a->width) < 0
+                       ? err_errno(e, ENOMEM, "a sentence on '%s'", t->path)
+                       : 0;
     }
-    return !train || !val ? "" : testing ? "val" : "train";
+    return 0;
 }
 
 static int open_folder(struct token_set *t, const struct dataset_options *o, struct err *e)
 {
-    struct dirent **all;
-    char *path;
-    int rc = 0, n = scandir(t->path, &all, is_shard, by_bytes);
-    if (n < 0)
-        return err_errno(e, errno, "cannot read '%s'", t->path);
-    const char *part = part_of(all, n, o->testing);
-    for (int i = 0; rc == 0 && i < n; i++)
-        if (is_of(all[i], part))
-            rc = add_shard(t, asprintf(&path, "%s/%s", t->path, all[i]->d_name) < 0 ? NULL : path, o->token_bytes, e);
-    for (int i = 0; i < n; i++)
-        free(all[i]);
-    free(all);
-    return rc == 0 && n == 0
-               ? err_set(e, ERR_DATA, "'%s' holds no file of tokens (expected some with names NAME.bin)", t->path)
-               : rc;
+    struct token_folder f;
+    int rc = token_folder_list(&f, t->path, o->testing, e);
+    TRY(rc);
+    for (size_t i = 0; rc == 0 && i < f.n; i++) {
+        rc = add_shard(t, f.paths[i], o->token_bytes, e);
+        f.paths[i] = NULL;
+    }
+    t->left_out = f.passed_over;
+    f.passed_over = (struct buf){0};
+    token_folder_free(&f);
+    return rc < 0 ? rc : check_alike(t, e);
 }
 
 /* How many windows there are, and what is left over. */
@@ -195,11 +203,11 @@ static int count_windows(struct token_set *t, struct err *e)
                        (unsigned long long)length);
     t->base.n = (size_t)((t->tokens - 1) / length);
     const uint64_t rest = t->tokens - 1 - t->base.n * length;
-    if (rest) {
-        snprintf(t->left_out, sizeof t->left_out, "the last %llu of %llu tokens are left out: a sample has %llu",
-                 (unsigned long long)rest, (unsigned long long)t->tokens, (unsigned long long)length);
-        t->base.left_out = t->left_out;
-    }
+    if (rest && buf_printf(&t->left_out, "%sthe last %llu of %llu tokens are left out: a sample has %llu",
+                           t->left_out.len ? "; " : "", (unsigned long long)rest, (unsigned long long)t->tokens,
+                           (unsigned long long)length) < 0)
+        return err_errno(e, ENOMEM, "a sentence on '%s'", t->path);
+    t->base.left_out = t->left_out.len ? t->left_out.data : NULL;
     return 0;
 }
 
@@ -281,6 +289,7 @@ static void close_set(struct dataset *d)
     for (size_t i = 0; i < t->n_shards; i++)
         close_shard(&t->shards[i]);
     free(t->shards);
+    buf_free(&t->left_out);
     free(t->path);
     free(t);
 }

@@ -135,6 +135,54 @@ static void windows_go_on_from_shard_to_shard(void **state)
     dataset_close(d);
 }
 
+static void expect_left_out(const char *dir, struct dataset_options o, const char *words)
+{
+    struct dataset *d = open_set(dir, o);
+    if (!d->left_out || !strstr(d->left_out, words))
+        fail_msg("'%s' is not in '%s'", words, d->left_out ? d->left_out : "");
+    dataset_close(d);
+}
+
+static void what_lies_among_shards_is_told(void **state)
+{
+    put(*state, "s/a.bin", 2, true, 0, 9);
+    put(*state, "s/more/b.bin", 2, true, 0, 9);
+    put(*state, "s/x.bin/b.bin", 2, true, 0, 9);
+    expect_left_out(path_of(*state, "s"), options,
+                    "'more' and 1 more: passed over, a folder, and only files in the folder itself are read");
+    fixture_file(*state, "n/shard.npy", "\x93NUMPY", 6);
+    put(*state, "n/a.bin", 2, true, 0, 9);
+    expect_left_out(path_of(*state, "n"), options, "'shard.npy': passed over, a NumPy file; numpy.load(FILE).tofile");
+    put(*state, "p/my_train.bin", 2, true, 0, 9);
+    put(*state, "p/my_val.bin", 2, true, 0, 9);
+    put(*state, "p/other.bin", 2, true, 0, 9);
+    expect_left_out(path_of(*state, "p"), options,
+                    "'other.bin': passed over, as others have train or val in their names, and it has neither");
+    put(*state, "w/a.bin", 2, true, 0, 9);
+    put(*state, "w/b.bin", 4, true, 0, 9);
+    expect_left_out(path_of(*state, "w"), options, "w/b.bin' has tokens of 4 bytes, '");
+}
+
+static void what_is_no_shard_is_refused(void **state)
+{
+    struct dataset_options o = options;
+    o.token_bytes = 2;
+    fixture_file(*state, "n/a.bin", "\x93NUMPY\1\0v\0{}", 12);
+    fails(path_of(*state, "n"), o, "n/a.bin' is a NumPy array and no file of tokens: numpy.load(FILE).tofile");
+    fixture_file(*state, "z/a.bin", "PK\3\4 and more", 14);
+    fails(path_of(*state, "z"), o, "z/a.bin' is a zip file and no file of tokens: torch.save() writes such files");
+    fixture_file(*state, "y/shard.npy", "\x93NUMPY", 6);
+    fails(path_of(*state, "y"), options, "of 'shard.npy', a NumPy file, numpy.load(FILE).tofile(NAME.bin)");
+    put(*state, "f/inner/a.bin", 2, true, 0, 9);
+    fails(path_of(*state, "f"), options, "it holds the folder 'inner': give that one");
+    put(*state, "m/a.bin", 2, true, 0, 9);
+    put(*state, "m/b.bin", 2, false, 0, 600);
+    fails(path_of(*state, "m"), o, "m/b.bin' has none (expected files of one kind)");
+    put(*state, "l/a.bin", 2, true, 0, 9);
+    assert_int_equal(symlink("nowhere", path_of(*state, "l/b.bin")), 0);
+    fails(path_of(*state, "l"), options, "l/b.bin' is a link that leads nowhere: remove it, or bring back");
+}
+
 static void a_folder_of_both_parts_gives_the_one_that_is_wanted(void **state)
 {
     struct dataset_options o = options;
@@ -340,6 +388,8 @@ int main(void)
         CASE(tokens_that_fill_no_window_are_told),
         CASE(tokens_without_a_header_have_the_width_of_the_option),
         CASE(windows_go_on_from_shard_to_shard),
+        CASE(what_lies_among_shards_is_told),
+        CASE(what_is_no_shard_is_refused),
         CASE(a_folder_of_both_parts_gives_the_one_that_is_wanted),
         CASE(what_is_wrong_with_a_file_is_said),
         CASE(pictures_are_no_tokens),
