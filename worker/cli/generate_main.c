@@ -5,10 +5,13 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/args/args.h"
 #include "common/base/array.h"
@@ -94,6 +97,24 @@ struct generator {
 
 /* --- the model */
 
+/* A file of weights does not say of which model it is; a config.json in its folder may. */
+static int lacks_model(const char *path, struct err *e)
+{
+    char config[PATH_MAX];
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    const int n = folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1;
+    snprintf(config, sizeof config, "%.*s/config.json", n, folder || slash ? path : ".");
+    if (access(config, F_OK) == 0)
+        return err_set(e, ERR_USAGE, "%s are weights alone: --arch %s says of which model", path, config);
+    return err_set(
+        e, ERR_USAGE,
+        "%s is a bare file of weights, without the config.json that says of which model: give that as --arch, "
+        "or a name (gpt2) or FILE.net",
+        path);
+}
+
 static int choose_model(struct generator *g, struct meta_shape *was, struct err *e)
 {
     struct loaded *l = &g->loaded;
@@ -101,7 +122,7 @@ static int choose_model(struct generator *g, struct meta_shape *was, struct err 
     const char *arch = g->cfg->arch;
     *was = (struct meta_shape){0};
     if (!meta && !arch)
-        return err_set(e, ERR_USAGE, "%s is a bare file of weights: --arch says of which model", g->cfg->checkpoint);
+        return lacks_model(g->cfg->checkpoint, e);
     if (meta) {
         TRY(json_str(meta, "arch", &arch, e));
         TRY(meta_shape(meta, was, e));

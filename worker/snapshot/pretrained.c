@@ -72,8 +72,9 @@ static int does_not_fit(const struct slices *s, struct weights *w, struct err *e
                 first.text, found, all, arch, members, passed);
     else if (found == 0 && weights_count(w) > 0)
         err_set(e, first.code,
-                "%.200s; it has none of the %zu tensors of %s, its first is '%s': is it of another --arch?", first.text,
-                all, arch, weights_at(w, 0)->name);
+                "%.200s; it has none of the %zu tensors of %s, its first is '%s': is it of another --arch? A file of "
+                "weights does not say which; a config.json that came with it does",
+                first.text, all, arch, weights_at(w, 0)->name);
     else if (found < all)
         err_set(e, first.code, "%.300s; it has %zu of the %zu tensors of %s: is it of another --arch?", first.text,
                 found, all, arch);

@@ -165,21 +165,19 @@ int weights_open_file(struct weights *w, const char *path, const char *part, str
     return 0;
 }
 
-/* A folder of Hugging Face's: its file of weights. */
+static bool is_in(const char *dir, const char *name, char file[PATH_MAX])
+{
+    return snprintf(file, PATH_MAX, "%s/%s", dir, name) < PATH_MAX && access(file, F_OK) == 0;
+}
+
+/* The file of weights by the names that Hugging Face's folders have for it. */
 static bool has_bare_file(const char *dir, char file[PATH_MAX])
 {
-    static const char *const names[] = {"manifest.json",     "config.json",
-                                        "model.safetensors", "model.safetensors.index.json",
-                                        "pytorch_model.bin", "pytorch_model.bin.index.json"};
-    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++) {
-        if (snprintf(file, PATH_MAX, "%s/%s", dir, names[i]) >= PATH_MAX)
-            return false;
-        const bool there = access(file, F_OK) == 0;
-        if (i < 2 && there == (i == 0))
-            return false;
-        if (i >= 2 && there)
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                        "pytorch_model.bin.index.json"};
+    for (int i = 0; !is_in(dir, "manifest.json", file) && i < (int)(sizeof names / sizeof *names); i++)
+        if (is_in(dir, names[i], file))
             return true;
-    }
     return false;
 }
 
@@ -200,7 +198,12 @@ static bool find_suffix(const char *dir, const char *suffix, char ret[NAME_MAX +
 static int name_file(const char *dir, int rc, struct err *e)
 {
     const struct err why = *e;
-    char name[NAME_MAX + 1];
+    char name[NAME_MAX + 1], file[PATH_MAX];
+    if (has_bare_file(dir, file))
+        return err_set(e, rc,
+                       "'%.300s' lacks config.json, which says of which model its %s is: add it, or give that file, "
+                       "%.400s, with --arch",
+                       dir, strrchr(file, '/') + 1, file);
     if (!find_suffix(dir, ".index.json", name) && !find_suffix(dir, ".safetensors", name) &&
         !find_suffix(dir, ".pth", name) && !find_suffix(dir, ".bin", name))
         return rc;
@@ -214,7 +217,7 @@ int weights_open_path(struct weights *w, const char *path, const char *part, str
     int rc = 0;
     if (stat(path, &st) < 0)
         return err_set(e, ERR_USAGE, "no weights found at '%s': %s", path, strerror(errno));
-    if (S_ISDIR(st.st_mode) && has_bare_file(path, file))
+    if (S_ISDIR(st.st_mode) && is_in(path, "config.json", file) && has_bare_file(path, file))
         rc = weights_open_file(w, file, part, e);
     else if (S_ISDIR(st.st_mode) || pointer_read(path) >= 0)
         rc = open_checkpoint(w, path, e);

@@ -219,9 +219,25 @@ def test_what_cannot_be_continued_is_told(checkpoint, args, code, sentence):
 
 def test_a_bare_file_needs_its_model(checkpoint, tmp_path):
     p = generate("--checkpoint", tmp_path / "w.safetensors", "--tokens", "1")
-    assert p.returncode == 2 and "is a bare file of weights: --arch says of which model" in p.stderr, p.stderr
+    assert p.returncode == 2 and "w.safetensors is a bare file of weights, without the config.json that says of which model: give that as --arch" in p.stderr, p.stderr
     p = generate("--checkpoint", tmp_path / "w.safetensors", "--arch", "resnet18", "--tokens", "1")
     assert p.returncode == 2 and "resnet18 reads pictures: trainer predict is for such models" in p.stderr, p.stderr
+
+
+def test_weights_whose_config_json_lacks_say_so(ours, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "m.net").write_text(shipped("gpt2", GPT2_NET))
+    save(folder / "model.safetensors", hugging_face(ours["gpt2"]))
+    lacks = f"'{folder}' lacks config.json, which says of which model its model.safetensors is: add it, or give that file, {folder}/model.safetensors, with --arch"
+    for p in generate("--checkpoint", folder, "--tokens", 1), trained(tmp_path, "m.net", "--pretrained", folder)[0]:
+        assert p.returncode == 2 and p.stderr.splitlines()[-1].endswith(lacks), p.stderr
+    p, _ = trained(tmp_path, "m.net", "--arch", "mlp", "--pretrained", folder / "model.safetensors")
+    assert p.returncode == 78 and "is it of another --arch? A file of weights does not say which; a config.json that came with it does" in p.stderr, p.stderr
+    (folder / "config.json").write_text(json.dumps(GPT2))
+    for path in folder, folder / "model.safetensors":
+        p = generate("--checkpoint", path, "--tokens", 1)
+        assert p.returncode == 2 and f"{path} are weights alone: --arch {folder}/config.json says of which model" in p.stderr, p.stderr
 
 
 def test_predict_is_for_pictures(checkpoint):
