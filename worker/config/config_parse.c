@@ -45,6 +45,7 @@ int config_parse_drill(const char *text, void *field, struct err *e)
     struct drill *d = field;
     char step[32];
     const char *at = strchr(text, '@'), *colon = at ? strchr(at, ':') : NULL;
+    d->what = DRILL_NONE; /* an earlier option may have set it */
     for (int i = DRILL_WEIGHTS; at && i <= DRILL_NAN; i++)
         if (strlen(drills[i]) == (size_t)(at - text) && strncmp(drills[i], text, (size_t)(at - text)) == 0)
             d->what = (enum drill_what)i;

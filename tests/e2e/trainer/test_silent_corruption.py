@@ -127,6 +127,11 @@ def test_a_drill_that_makes_no_sense_is_refused(value, sentence):
     assert done.returncode == 2 and sentence in done.stderr and "drill-corrupt" in done.stderr, done.stderr
 
 
+def test_a_misspelt_drill_behind_a_good_one_is_refused():
+    done = subprocess.run([TRAINER, "--drill-corrupt", "weights@2:1", "--drill-corrupt", "wieghts@3:1", "--train-data", "null"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "expected WHAT@STEP:RANK, WHAT one of weights, moments, sums and nan" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("options, sentence", [
     (["--drill-corrupt", "weights@2:7", "--check-replicas", 1], "--drill-corrupt weights@2:7: expected a rank from 0 to 1"),
     (["--drill-corrupt", "weights@2:1"], "--drill-corrupt needs --check-replicas STEPS"),
