@@ -37,7 +37,9 @@ static int read_at(const struct torch_old *f, void *dst, size_t n, int64_t at, s
         if (r < 0)
             return err_errno(e, errno, "read %s", f->path);
         if (r == 0)
-            return err_set(e, ERR_CORRUPT, "%s ends at byte %" PRId64 ", before its storages do", f->path, at);
+            return err_set(e, ERR_CORRUPT,
+                           "%s is cut short: it ends at byte %" PRId64 ", before its storages do; get it again",
+                           f->path, at);
         to += r;
         at += r;
         n -= (size_t)r;
@@ -58,13 +60,25 @@ static int try_pickles(struct torch_old *f, size_t n, const char *part, struct e
     return rc;
 }
 
+/* *e says what is wrong with the pickles in so many bytes. */
+static int not_whole(const struct torch_old *f, size_t most, struct err *e)
+{
+    const struct err why = *e;
+    if ((int64_t)most < f->file_bytes)
+        return err_set(e, why.code, "%s, in its first %zu bytes (expected all that is no weights there)", why.text,
+                       most);
+    return err_set(e, why.code, "%s; if it is cut short, get it again", why.text);
+}
+
 /* How long the pickles are is not written anywhere: what ends early in so many bytes may be whole in more. */
 static int read_pickles(struct torch_old *f, const char *part, struct err *e)
 {
     const size_t most = f->file_bytes < (int64_t)PICKLE_BYTES_MAX ? (size_t)f->file_bytes : PICKLE_BYTES_MAX;
     for (size_t n = most < FIRST_PIECE ? most : FIRST_PIECE;; n = n < most / 8 ? 8 * n : most) {
         const int rc = try_pickles(f, n, part, e);
-        if (rc != ERR_CORRUPT || n == most)
+        if (rc == ERR_CORRUPT && n == most)
+            return not_whole(f, most, e);
+        if (rc != ERR_CORRUPT)
             return rc;
     }
 }
@@ -92,8 +106,10 @@ static int find_places(struct torch_old *f, struct err *e)
             return err_set(e, ERR_CORRUPT, "%s: storage '%s' has %" PRId64 " elements instead of %" PRId64, f->path,
                            s->key, count, s->count);
         if (__builtin_mul_overflow(count, (int64_t)s->element_bytes, &p->bytes) || p->bytes > f->file_bytes - p->at)
-            return err_set(e, ERR_CORRUPT, "%s: storage '%s' of %" PRId64 " elements goes beyond the end of the file",
-                           f->path, s->key, count);
+            return err_set(e, ERR_CORRUPT,
+                           "%s is cut short: its storage '%s' of %" PRId64 " elements from byte %" PRId64
+                           " on goes beyond its end, byte %" PRId64 "; get it again",
+                           f->path, s->key, count, p->at, f->file_bytes);
         at = p->at + p->bytes;
     }
     if (n)

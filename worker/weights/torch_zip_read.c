@@ -49,12 +49,16 @@ static int load_entry(struct torch_zip *z, const char *name, uint64_t most, char
     zip_int64_t i = zip_name_locate(z->zip, name, 0);
     if (i < 0)
         return err_set(e, ERR_CORRUPT, "%s has no entry '%s'", z->path, name);
-    if (zip_stat_index(z->zip, (zip_uint64_t)i, 0, &st) < 0 || !(st.valid & ZIP_STAT_SIZE) || st.size > most)
-        return err_set(e, ERR_CORRUPT, "%s: entry '%s' is too large", z->path, name);
+    if (zip_stat_index(z->zip, (zip_uint64_t)i, 0, &st) < 0 || !(st.valid & ZIP_STAT_SIZE))
+        return err_set(e, ERR_CORRUPT, "%s: entry '%s' has no size", z->path, name);
+    if (st.size > most)
+        return err_set(e, ERR_CORRUPT, "%s: entry '%s' has %llu bytes (expected at most %llu)", z->path, name,
+                       (unsigned long long)st.size, (unsigned long long)most);
     if (st.comp_method != ZIP_CM_STORE)
         return err_set(e, ERR_CORRUPT, "%s: entry '%s' is compressed, which torch does not do", z->path, name);
     if (st.size > z->file_bytes) /* before memory is taken */
-        return err_set(e, ERR_CORRUPT, "%s: entry '%s' is too large", z->path, name);
+        return err_set(e, ERR_CORRUPT, "%s: entry '%s' claims %llu bytes, more than the file has, %llu; get it again",
+                       z->path, name, (unsigned long long)st.size, (unsigned long long)z->file_bytes);
     char *data = malloc(st.size ? (size_t)st.size : 1);
     if (!data)
         return err_errno(e, ENOMEM, "%llu bytes of %s", (unsigned long long)st.size, z->path);

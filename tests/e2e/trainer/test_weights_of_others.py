@@ -138,6 +138,20 @@ def test_a_pth_file_that_is_cut_short_says_so(tmp_path):
     assert f"{tmp_path}/a.pth is cut short: it begins as a zip and lacks its end; get it again" in convert(tmp_path / "a.pth", tmp_path, code=65)
 
 
+def test_pickles_that_are_longer_than_what_is_read_say_how_long_they_may_be(tmp_path):
+    src, most = tmp_path / "a.pth", 256 << 20
+    raw = bytearray(pth(src, model()).read_bytes())
+    entry = raw.index(b"PK\1\2")  # of data.pkl, in the list at the end: two sizes from its byte 20 on
+    raw[entry + 20:entry + 28] = (most + 1).to_bytes(4, "little") * 2
+    src.write_bytes(raw)
+    assert f"entry 'archive/data.pkl' has {most + 1} bytes (expected at most {most})" in convert(src, tmp_path, code=65)
+    begun = old_pth(src, {"text": b"B" + struct.pack("<I", most), **model()}).read_bytes()
+    src.write_bytes(begun[:begun.index(struct.pack("<I", most)) + 4])
+    os.truncate(src, most + (1 << 20))  # a text of zeros that goes on behind what is read
+    p = run(TRAINER, "convert", src, tmp_path / "out.safetensors")
+    assert p.returncode == 65 and f"it ends early, in its first {most} bytes (expected all that is no weights there)" in p.stderr, p.stderr
+
+
 def test_what_wrappers_put_before_names_is_dropped(tmp_path):
     for prefix in ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
         assert is_model(convert(pth(tmp_path / "a.pth", {prefix + k: v for k, v in model().items()}), tmp_path))
@@ -155,8 +169,9 @@ def test_files_of_torch_before_1_6(tmp_path):
     whole = old_pth(src, model()).read_bytes()
     for cut in range(0, len(whole), 29):
         src.write_bytes(whole[:cut])
-        convert(src, tmp_path, code=65)
-    for more, code, says in (({"count": 7}, 65, "has 7 elements instead of 6"), ({"storage": b""}, 65, "goes beyond the end of the file"),
+        said = convert(src, tmp_path, code=65)
+        assert cut < 29 or "is cut short: its storage '" in said or "is cut short: it ends at byte" in said or "if it is cut short, get it again" in said, said
+    for more, code, says in (({"count": 7}, 65, "has 7 elements instead of 6"), ({"storage": b""}, 65, "goes beyond its end, byte "),
                              ({"keys": ["1"]}, 69, "'1' has elements of a type that is not known"), ({"keys": []}, 65, "is not in the file"),
                              ({"version": 1002}, 69, "another version"), ({"little": False}, 69, "big-endian")):
         assert says in convert(old_pth(src, model(), **more), tmp_path, code=code)
