@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,18 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/base/file.h"
 #include "common/base/path.h"
 #include "common/job/exitcode.h"
 
-enum { ARGS_MAX = 64, LOG_BYTES = 1 << 20 };
+enum { ARGS_MAX = 64, TAIL = 1 << 14 };
 #define APART 0.05 /* of losses after some twenty steps at a small rate, whatever rounds */
 
 static const struct rung {
@@ -217,26 +217,23 @@ static int wait_for(pid_t pid, int64_t deadline_ms)
 
 /* --- what came of it */
 
-/* The last line that a log has. */
+/* The last line of a log, which may be of any length; what of it is more than out holds is left out. */
 static void last_line(const char *path, char *out, size_t cap)
 {
-    struct buf b;
+    char tail[TAIL];
+    struct stat st;
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    out[0] = '\0';
-    if (fd < 0)
-        return;
-    buf_init(&b, LOG_BYTES);
-    if (file_read_all(fd, &b) == 0 && b.len > 0) {
-        size_t end = b.len;
-        while (end > 0 && b.data[end - 1] == '\n')
-            end--;
-        size_t begin = end;
-        while (begin > 0 && b.data[begin - 1] != '\n')
-            begin--;
-        snprintf(out, cap, "%.*s", (int)(end - begin), (const char *)b.data + begin);
-    }
-    buf_free(&b);
-    close(fd);
+    ssize_t end = 0;
+    if (fd >= 0 && fstat(fd, &st) == 0)
+        end = pread(fd, tail, sizeof tail, st.st_size > TAIL ? st.st_size - TAIL : 0);
+    if (fd >= 0)
+        close(fd);
+    while (end > 0 && tail[end - 1] == '\n')
+        end--;
+    ssize_t begin = end;
+    while (begin > 0 && tail[begin - 1] != '\n')
+        begin--;
+    snprintf(out, cap, "%.*s", end > 0 ? (int)(end - begin) : INT_MAX, end > 0 ? tail + begin : "(it said nothing)");
 }
 
 /* Of the last step in metrics.jsonl; NaN: there is none. */

@@ -64,6 +64,22 @@ static void rungs_run_in_folders_of_any_name_and_the_first_that_differs_is_named
     assert_non_null(strstr(why.text, "its last loss is 3.5000, that of the first rung with its network 1.5000"));
 }
 
+/* Debug logs are long: what is told is their last line all the same. */
+static void the_last_line_of_a_long_log_is_told(void **state)
+{
+    static const char talks[] = "#!/bin/sh\nhead -c 3000000 /dev/zero\necho\necho no such kernel\nexit 3\n",
+                      is_silent[] = "#!/bin/sh\nexit 4\n";
+    struct gpu_ladder l = ladder(state, 1);
+    struct err why = {0}, e = {0};
+    struct gpu_ladder_end end;
+    scratch_write(l.self, talks, sizeof talks - 1);
+    assert_int_equal(gpu_ladder_climb(&l, &end, &why, &e), 0);
+    assert_string_equal(why.text, "exit status 3: no such kernel");
+    scratch_write(l.self, is_silent, sizeof is_silent - 1);
+    assert_int_equal(gpu_ladder_climb(&l, &end, &why, &e), 0);
+    assert_string_equal(why.text, "exit status 4: (it said nothing)");
+}
+
 static const char sleeps[] = "#!/bin/sh\nexec sleep 1000\n";
 
 static void a_rung_that_takes_too_long_is_ended_and_has_failed(void **state)
@@ -154,6 +170,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(rungs_run_in_folders_of_any_name_and_the_first_that_differs_is_named,
                                         scratch_make, scratch_drop),
+        cmocka_unit_test_setup_teardown(the_last_line_of_a_long_log_is_told, scratch_make, scratch_drop),
         cmocka_unit_test_setup_teardown(a_rung_that_takes_too_long_is_ended_and_has_failed, scratch_make, scratch_drop),
         cmocka_unit_test_setup_teardown(a_rung_that_the_end_of_all_time_cuts_off_has_not_failed, scratch_make,
                                         scratch_drop),
