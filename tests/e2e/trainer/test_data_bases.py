@@ -56,6 +56,16 @@ def test_a_data_base_of_the_first_pictures(folder, tmp_path, src, args, told):
     assert env.stat()["entries"] == told
 
 
+def test_long_work_tells_its_progress_where_there_is_no_terminal(tmp_path):
+    folder = tmp_path / "set" / "one"
+    folder.mkdir(parents=True)
+    (folder / "0.pgm").write_bytes(b"P5 1 1 255\n\0")
+    for i in range(1, 20001):
+        os.link(folder / "0.pgm", folder / f"{i}.pgm")
+    p = run(TRAINER, "make-db", "--src", tmp_path / "set", "--dst", tmp_path / "db", "--raw")
+    assert p.returncode == 0 and p.stderr == "10000 of 20001 pictures\n20000 of 20001 pictures\n", p.stderr
+
+
 def varint(n):
     out = b""
     while n > 127:

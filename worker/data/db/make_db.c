@@ -26,7 +26,7 @@
 
 #define QUALITY 95
 #define ROOM_MIN ((uint64_t)64 << 10) /* bytes; a disk with less is full */
-#define KEY_MAX 255                   /* LMDB takes keys of up to 511 bytes */
+#define TOLD_EACH 10000               /* pictures */
 
 struct maker {
     const struct make_db_options *o;
@@ -101,24 +101,34 @@ static int make_record(struct maker *m, size_t i, struct err *e)
     return rc;
 }
 
-static size_t make_key(const struct maker *m, size_t place, size_t i, char *key)
+size_t make_db_key(char key[MAKE_DB_KEY_MAX], size_t place, size_t n, const char *name)
 {
-    const char *name = m->src->ops->sample_name(m->src, i), *src = m->o->src;
-    const size_t n = strlen(src);
-    if (strncmp(name, src, n) == 0)
-        for (name += n; *name == '/'; name++)
-            ;
-    int len = snprintf(key, KEY_MAX, "%08zu_%s", place, name);
-    return len < KEY_MAX ? (size_t)len : KEY_MAX - 1;
+    int digits = 8;
+    for (size_t most = 100000000; n > most && digits < 20; most *= 10)
+        digits++;
+    const int len = snprintf(key, MAKE_DB_KEY_MAX, "%0*zu_%s", digits, place, name);
+    return len < MAKE_DB_KEY_MAX ? (size_t)len : MAKE_DB_KEY_MAX - 1;
 }
 
+/* Its name in the source. */
+static const char *name_of(const struct maker *m, size_t i)
+{
+    const char *name = m->src->ops->sample_name(m->src, i), *src = m->o->src;
+    if (strncmp(name, src, strlen(src)) == 0)
+        for (name += strlen(src); *name == '/'; name++)
+            ;
+    return name;
+}
+
+/* On a terminal a line that changes each second, elsewhere one each so many pictures. */
 static void tell_progress(struct maker *m, size_t done, size_t n)
 {
+    const bool terminal = isatty(STDERR_FILENO);
     const int64_t now = clock_ms();
-    if (!isatty(STDERR_FILENO) || (now - m->shown_ms < 1000 && done < n))
+    if (terminal ? now - m->shown_ms < 1000 && done < n : done % TOLD_EACH != 0)
         return;
     m->shown_ms = now;
-    fprintf(stderr, "\r%zu of %zu pictures%s", done, n, done == n ? "\n" : "");
+    fprintf(stderr, "%s%zu of %zu pictures%s", terminal ? "\r" : "", done, n, !terminal || done == n ? "\n" : "");
 }
 
 /* Says where, and whether for want of room: LMDB calls a write that was cut short an I/O error. */
@@ -133,26 +143,31 @@ static int cannot_write(const struct maker *m, struct err *e)
     return err_wrap(e, "cannot make '%s'", m->dst);
 }
 
+static int put_one(struct maker *m, size_t place, size_t n, size_t i, struct err *e)
+{
+    char key[MAKE_DB_KEY_MAX];
+    int rc = make_record(m, i, e);
+    if (rc == ERR_DATA && !m->o->strict) {
+        log_warn("make-db", "'%s' is left out: %s", m->src->ops->sample_name(m->src, i), e->text);
+        m->r.left_out++;
+        return 0;
+    }
+    if (rc < 0)
+        return err_wrap(e, "'%s'", m->src->ops->sample_name(m->src, i));
+    const size_t key_n = make_db_key(key, place, n, name_of(m, i));
+    rc = m->writer->ops->put(m->writer, key, key_n, m->record.data, m->record.len, e);
+    if (rc < 0)
+        return cannot_write(m, e);
+    m->r.written++;
+    m->r.bytes += m->record.len;
+    return 0;
+}
+
 static int put_all(struct maker *m, const uint32_t *order, struct err *e)
 {
-    char key[KEY_MAX];
     const size_t n = m->o->limit > 0 && m->o->limit < m->src->n ? m->o->limit : m->src->n;
     for (size_t place = 0; place < n; place++) {
-        const size_t i = order[place];
-        int rc = make_record(m, i, e);
-        if (rc == ERR_DATA && !m->o->strict) {
-            log_warn("make-db", "'%s' is left out: %s", m->src->ops->sample_name(m->src, i), e->text);
-            m->r.left_out++;
-            continue;
-        }
-        if (rc < 0)
-            return err_wrap(e, "'%s'", m->src->ops->sample_name(m->src, i));
-        const size_t key_n = make_key(m, place, i, key);
-        rc = m->writer->ops->put(m->writer, key, key_n, m->record.data, m->record.len, e);
-        if (rc < 0)
-            return cannot_write(m, e);
-        m->r.written++;
-        m->r.bytes += m->record.len;
+        TRY(put_one(m, place, n, order[place], e));
         tell_progress(m, place + 1, n);
     }
     return m->r.written > 0 ? 0 : err_set(e, ERR_DATA, "'%s' holds no picture that can be read", m->o->src);

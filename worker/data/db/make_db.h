@@ -30,8 +30,15 @@ struct make_db_result {
     uint64_t bytes; /* of the records */
 };
 
-/* Progress each second on stderr where it is a terminal. ERR_DATA, ERR_OUTPUT, -ENOSPC: nothing is left at dst. */
+/* Progress on stderr: each second if it is a terminal, else each 10,000 pictures. ERR_DATA, ERR_OUTPUT, -ENOSPC: nothing
+ * is left at dst. */
 int make_db(const struct make_db_options *o, struct make_db_result *ret, struct err *e);
+
+#define MAKE_DB_KEY_MAX 255 /* LMDB takes keys of up to 511 bytes */
+
+/* The key of the picture `name` at a place of n: the keys of all places rise in byte order, as data bases want them.
+ * Returns its length. */
+size_t make_db_key(char key[MAKE_DB_KEY_MAX], size_t place, size_t n, const char *name);
 
 /* The subcommand: argv[0] is "make-db". Returns an exit code. */
 int make_db_main(int argc, char **argv);

@@ -8,6 +8,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "worker/data/db/make_db.h"
 #include "worker/data/db/record.h"
 #include "worker/data/image/image.h"
 
@@ -147,6 +148,23 @@ static void no_cut_or_flipped_record_does_harm(void **state)
     }
 }
 
+/* LMDB and LevelDB are written in the order of keys. */
+static void keys_rise_with_the_places_of_pictures(void **state)
+{
+    static const size_t all[] = {10, 100000000, 100000001, 4000000000};
+    char before[MAKE_DB_KEY_MAX], key[MAKE_DB_KEY_MAX];
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (size_t digit = 10; digit < all[i]; digit *= 10) {
+            make_db_key(before, digit - 1, all[i], "z");
+            const size_t length = make_db_key(key, digit, all[i], "a");
+            assert_int_equal(length, strlen(key));
+            assert_true(strcmp(before, key) < 0);
+        }
+    make_db_key(key, 7, 100000000, "a");
+    assert_string_equal(key, "00000007_a");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +174,7 @@ int main(void)
         cmocka_unit_test(planes_of_a_datum_are_blue_first),
         cmocka_unit_test(what_is_no_record_is_told),
         cmocka_unit_test(records_of_other_kinds_are_told_apart),
+        cmocka_unit_test(keys_rise_with_the_places_of_pictures),
         cmocka_unit_test(no_cut_or_flipped_record_does_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
