@@ -30,8 +30,8 @@ struct make_db_result {
     uint64_t bytes; /* of the records */
 };
 
-/* Progress on stderr: each second if it is a terminal, else each 10,000 pictures. ERR_DATA, ERR_OUTPUT, -ENOSPC: nothing
- * is left at dst. */
+/* Progress on stderr: each second if it is a terminal, else each 10,000 pictures. ERR_DATA, ERR_OUTPUT, -ENOSPC:
+ * nothing is left at dst. */
 int make_db(const struct make_db_options *o, struct make_db_result *ret, struct err *e);
 
 #define MAKE_DB_KEY_MAX 255 /* LMDB takes keys of up to 511 bytes */
