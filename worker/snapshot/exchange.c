@@ -43,25 +43,67 @@ bool piece_segment(const struct piece *p, int64_t from, int64_t to, struct segme
     return true;
 }
 
+static int check_piece(const struct piece *p, const int64_t *counts, int ntensors, struct err *e)
+{
+    const bool sound = p->tensor >= 0 && p->tensor < ntensors && p->cols > 0 && p->first >= 0 && p->first < p->end;
+    return sound && p->row >= 0 && p->col >= 0 && p->col + p->cols <= p->line &&
+                   whole_of(p, p->end - 1) < counts[p->tensor]
+               ? 0
+               : err_set(e, -EINVAL, "a rank holds an impossible piece of tensor %d of a checkpoint", (int)p->tensor);
+}
+
+/* Has any element of a's segments a place in b? */
+static bool overlap(const struct piece *a, const struct piece *b)
+{
+    int64_t from = max_i64(whole_of(a, a->first), whole_of(b, b->first)), first;
+    const int64_t to = 1 + min_i64(whole_of(a, a->end - 1), whole_of(b, b->end - 1));
+    for (struct segment g; from < to && piece_segment(a, from, to, &g); from = g.whole + g.n)
+        if (piece_range(b, g.whole, g.whole + g.n, &first) > 0)
+            return true;
+    return false;
+}
+
+/* The n pieces of tensor t that are saved are all of it, each element once: as many, and no two of them overlap. */
+static int check_saved(const struct piece *const *saved, size_t n, int t, int64_t count, struct err *e)
+{
+    int64_t all = 0;
+    for (size_t i = 0; i < n; i++)
+        all += piece_count(saved[i]);
+    if (all != count)
+        return err_set(e, -EINVAL, "ranks save %" PRId64 " elements of tensor %d of a checkpoint: expected %" PRId64,
+                       all, t, count);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < i; k++)
+            if (overlap(saved[i], saved[k]))
+                return err_set(e, -EINVAL, "two ranks save the same elements of tensor %d of a checkpoint", t);
+    return 0;
+}
+
+static int by_tensor(const void *a, const void *b)
+{
+    return (*(const struct piece *const *)a)->tensor - (*(const struct piece *const *)b)->tensor;
+}
+
 static int check_cover(const struct exchange *x, const int64_t *counts, int ntensors, struct err *e)
 {
-    int64_t *saved = calloc((size_t)ntensors + 1, sizeof *saved);
-    if (!saved)
-        return err_errno(e, ENOMEM, "%d tensors of a checkpoint", ntensors);
-    int rc = 0;
-    for (size_t i = 0; i < x->begin[x->world] && rc == 0; i++) {
-        const struct piece *p = &x->pieces[i];
-        const bool sound = p->tensor >= 0 && p->tensor < ntensors && p->cols > 0 && p->first >= 0 && p->first < p->end;
-        if (!sound || p->row < 0 || p->col < 0 || p->col + p->cols > p->line ||
-            whole_of(p, p->end - 1) >= counts[p->tensor])
-            rc = err_set(e, -EINVAL, "a rank holds an impossible piece of tensor %d of a checkpoint", (int)p->tensor);
-        else if (p->saved)
-            saved[p->tensor] += piece_count(p);
+    const size_t all = x->begin[x->world];
+    const struct piece **saved = calloc(all + 1, sizeof *saved);
+    size_t n = 0, from = 0;
+    int rc = saved ? 0 : err_errno(e, ENOMEM, "%zu pieces of a checkpoint", all);
+    for (size_t i = 0; i < all && rc == 0; i++) {
+        rc = check_piece(&x->pieces[i], counts, ntensors, e);
+        if (x->pieces[i].saved)
+            saved[n++] = &x->pieces[i];
     }
-    for (int t = 0; t < ntensors && rc == 0; t++)
-        if (saved[t] != counts[t])
-            rc = err_set(e, -EINVAL, "ranks save %" PRId64 " elements of tensor %d of a checkpoint: expected %" PRId64,
-                         saved[t], t, counts[t]);
+    if (rc == 0)
+        qsort(saved, n, sizeof *saved, by_tensor);
+    for (int t = 0; t < ntensors && rc == 0; t++) {
+        size_t to = from;
+        while (to < n && saved[to]->tensor == t)
+            to++;
+        rc = check_saved(saved + from, to - from, t, counts[t], e);
+        from = to;
+    }
     free(saved);
     return rc;
 }

@@ -96,11 +96,47 @@ static void what_is_not_saved_once_is_refused(void **state)
     exchange_finish(&x);
 }
 
+/* As many elements as there are, one of them twice and one never. */
+static void what_is_doubled_and_missing_is_refused(void **state)
+{
+    struct exchange x;
+    struct err e;
+    (void)state;
+    for (int i = 0; i < 20000; i++) {
+        const int64_t rows = 1 + below(4), line = 1 + below(5), count = rows * line;
+        const struct piece none = {.line = line, .cols = line, .first = 0, .end = count};
+        struct piece a = none, b = none;
+        int seen[20] = {0}, once = 0;
+        a.cols = 1 + below(line);
+        a.end = 1 + below(rows * a.cols);
+        b.col = below(line);
+        b.cols = line - b.col;
+        b.row = below(rows);
+        b.end = (rows - b.row) * b.cols;
+        b.first = below(b.end);
+        a.saved = b.saved = 1;
+        for (int64_t h = a.first; h < a.end; h++)
+            seen[place(&a, h)]++;
+        for (int64_t h = b.first; h < b.end; h++)
+            seen[place(&b, h)]++;
+        for (int64_t k = 0; k < count; k++)
+            once += seen[k] == 1;
+        assert_int_equal(exchange_of_two(&x, &a, &b, count, &e), once == count ? 0 : -EINVAL);
+        exchange_finish(&x);
+    }
+    const struct piece first = {.saved = 1, .line = 6, .cols = 6, .end = 12},
+                       again = {.saved = 1, .line = 6, .cols = 6, .first = 11, .end = 23};
+    assert_int_equal(exchange_of_two(&x, &first, &again, 24, &e), -EINVAL);
+    assert_string_equal(e.text, "two ranks save the same elements of tensor 0 of a checkpoint");
+    exchange_finish(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(segments_are_what_a_walk_finds),
         cmocka_unit_test(what_is_not_saved_once_is_refused),
+        cmocka_unit_test(what_is_doubled_and_missing_is_refused),
     };
     return cmocka_run_group_tests_name("pieces", tests, NULL, NULL);
 }
