@@ -26,8 +26,10 @@ static void tell_limits(const struct layout *l)
         log_warn("replicas", "ranks hold parts of the model: what there are copies of is compared, and a bit that "
                              "differs ends the run");
     if (l->zero > 0)
-        log_warn("replicas", "--zero %d: moments%s have one owner each, so a bit that flips in them is not seen",
-                 l->zero, l->zero > 2 ? ", parameters and sums of gradients" : " and sums of gradients");
+        log_warn("replicas", "--zero %d: moments%s %s, so a bit that flips in them is not seen", l->zero,
+                 l->zero > 2 ? ", parameters and sums of gradients" : " and sums of gradients",
+                 l->seconds ? "are not compared with what their second owners have (--replicate-state)"
+                            : "have one owner each");
 }
 
 int guard_open(struct guard *g, const struct train_config *cfg, struct state *s, int world, bool tells, struct err *e)

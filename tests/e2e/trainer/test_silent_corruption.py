@@ -127,6 +127,12 @@ def test_a_drill_that_makes_no_sense_is_refused(value, sentence):
     assert done.returncode == 2 and sentence in done.stderr and "drill-corrupt" in done.stderr, done.stderr
 
 
+def test_second_owners_are_said_not_to_be_compared():
+    done = subprocess.run([str(a) for a in (*NULL, "--procs", 2, "--check-replicas", 1, "--zero", 1, "--replicate-state", 1)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "one owner each" not in done.stderr, done.stderr
+    assert "--zero 1: moments and sums of gradients are not compared with what their second owners have (--replicate-state), so a bit that flips in them is not seen" in done.stderr, done.stderr
+
+
 def test_a_misspelt_drill_behind_a_good_one_is_refused():
     done = subprocess.run([TRAINER, "--drill-corrupt", "weights@2:1", "--drill-corrupt", "wieghts@3:1", "--train-data", "null"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and "expected WHAT@STEP:RANK, WHAT one of weights, moments, sums and nan" in done.stderr, done.stderr
