@@ -162,6 +162,21 @@ def ustar(name, size, kind=b"0", right=True):
     return bytes(h)
 
 
+def padded(data):
+    return data + bytes(-len(data) % 512)
+
+
+def test_a_size_of_pax_is_that_of_the_member_and_not_of_headers_between(folder, tmp_path):
+    """pax's size, then GNU's long name and long link, then the file."""
+    name, jpeg = b"d" * 120 + b"/n1/0.jpg\0", pictures(folder)[0][1]
+    record = b"%d size=%d\n" % (len(b"00 size=%d\n" % len(jpeg)), len(jpeg))
+    between = b"".join(ustar(b"././@LongLink", b"%011o\0" % len(name), kind) + padded(name) for kind in (b"L", b"K"))
+    (tmp_path / "x.tar").write_bytes(ustar(b"././@PaxHeader", b"%011o\0" % len(record), b"x") + padded(record) + between + ustar(b"short", b"00000000000\0") + padded(jpeg)
+                                    + ustar(b"n2/0.jpg", b"%011o\0" % len(jpeg)) + padded(jpeg) + bytes(1024))
+    p = run(TRAINER, "summary", "--train-data", tmp_path / "x.tar", "--arch", "convnet")
+    assert p.returncode == 0 and ": tar, 2 images, 2 classes" in p.stdout and re.search(r"1  n1\n +1  n2\n", p.stdout), p.stdout + p.stderr
+
+
 @pytest.mark.parametrize("data, why", [
     (ustar(b"a.jpg", b"00000002000\0") + bytes(512), "is cut short: a member at byte 0 claims 1024 bytes, and it has 1024 bytes; get it again"),
     (ustar(b"a.jpg", b"00000000010\0") + bytes(512), "is cut short: the two empty blocks are missing that end a tar"),

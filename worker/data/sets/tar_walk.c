@@ -244,10 +244,11 @@ int tar_next(struct tar *t, struct tar_member *ret, struct err *e)
             return 0;
         if (!sum_is_right(&h))
             return damaged_fail(t, "a header with a wrong sum", e);
-        if (ahead.size >= 0) /* an old header cannot hold it */
+        const bool sized = ahead.size >= 0 && (!h.type || !strchr("xgLK", h.type));
+        if (sized) /* an old header cannot hold it */
             snprintf(h.size, sizeof h.size, "%s", "0");
         TRY(data_size(t, &h, &size, e));
-        if (ahead.size >= 0 && h.type != 'x' && h.type != 'g' && h.type != 'L') {
+        if (sized) {
             size = ahead.size;
             if ((uint64_t)size > t->size - t->at - BLOCK)
                 return cut_fail(t, "a member claims more bytes than there are", e);
