@@ -41,8 +41,8 @@ static int append(const char *path, const struct buf *b)
 {
     const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
     int rc = fd < 0 ? -errno : 0;
-    if (rc == 0 && lseek(fd, 0, SEEK_END) <= FILE_MAX_BYTES)
-        rc = file_write_all(fd, b->data, b->len);
+    if (rc == 0)
+        rc = lseek(fd, 0, SEEK_END) > FILE_MAX_BYTES ? -EFBIG : file_write_all(fd, b->data, b->len);
     if (fd >= 0 && close(fd) < 0 && rc == 0)
         rc = -errno;
     return rc;

@@ -76,3 +76,15 @@ def test_each_bad_file_is_named_once_over_ranks_and_epochs(shapes, tmp_path):
     named = re.findall(r"'(\S+)' is left out: neither", p.stderr)
     assert sorted(named) == bad
     assert sorted(name for name, _ in listed(tmp_path)) == bad
+
+
+def test_names_that_find_no_room_in_the_file_are_told(shapes, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(shapes(32, 64, 16) / "train", data)
+    next(data.glob("*/*")).write_bytes(GIF)
+    args = ["--checkpoint-dir", tmp_path / "run", "--resume", "auto"]
+    assert train(data, *args, epochs=1).returncode == 0 and len(listed(tmp_path / "run")) == 1
+    with open(tmp_path / "run" / "bad-samples.txt", "r+b") as f:
+        f.truncate((64 << 20) + 1)
+    p = train(data, *args, epochs=2)
+    assert p.returncode == 0 and f"names of 1 samples that were left out cannot be written to {tmp_path}/run/bad-samples.txt: File too large" in p.stderr, p.stderr
