@@ -62,7 +62,8 @@ static void wait_passively(char **argv)
 static int fail(const struct env_contract *env, int rc, const struct err *e)
 {
     int code = exit_code_of(rc);
-    fprintf(stderr, "trainer: %s\n", e->text);
+    if (spawn_says_first(e->text))
+        fprintf(stderr, "trainer: %s\n", e->text);
     struct failure_record record = {
         .timestamp = (int64_t)time(NULL), .exitcode = code, .rank = (int)env->rank, .step = -1};
     snprintf(record.message, sizeof record.message, "%s", e->text);

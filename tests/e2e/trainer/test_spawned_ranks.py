@@ -8,7 +8,7 @@ import pytest
 
 from command_lines import refused, result, start, trained
 from metrics_file import losses
-from support import preload
+from support import TRAINER, preload, run
 
 LINE = "--arch convnet --image-size 28 --num-channels 1 --device ref --sync-bn --batch-size 16"
 
@@ -61,6 +61,12 @@ def gone(pids, seconds=15):
     while any(map(lives, pids)):
         assert time.monotonic() < deadline, pids
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("args, code, sentence", [(["--train-data", "nowhere"], 65, "trainer: --train-data: 'nowhere' does not exist\n"), (["--train-data", "null", "--arch", "nonsense"], 2, "trainer: --arch: unknown architecture 'nonsense'")])
+def test_what_all_of_them_refuse_is_said_once(tmp_path, args, code, sentence):
+    p = run(TRAINER, *args, "--procs", 4, cwd=tmp_path)
+    assert p.returncode == code and p.stderr.count(sentence) == 1 and p.stderr.count("\n") == 2, p.stderr  # and which rank ended first
 
 
 def test_one_that_dies_ends_all(data, tmp_path):
