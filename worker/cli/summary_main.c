@@ -289,6 +289,7 @@ int summary_main(int argc, char **argv)
     if ((rc = run_model_choose(&model, train, &e)) < 0) {
         code = fail(rc, &e);
     } else {
+        run_model_tell(&model);
         if ((rc = print_summary((const struct summary_config *)train, &e)) < 0)
             code = fail(rc, &e);
         run_model_free(&model);

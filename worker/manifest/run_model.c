@@ -9,12 +9,14 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/config/config.h"
 #include "worker/manifest/class_names.h"
 #include "worker/manifest/manifest_choice.h"
 #include "worker/manifest/manifest_model.h"
+#include "worker/model/hf_config.h"
 #include "worker/model/model.h"
 
 /* --- the checkpoint */
@@ -114,6 +116,8 @@ static int type_model(struct run_model *m, const struct train_config *c, struct 
             e->code = ERR_USAGE;
         return rc == -ENOMEM ? rc : ERR_USAGE;
     }
+    if (hf_config_is_path(c->arch))
+        m->attention_dropout = hf_config_attention_dropout(c->arch);
     model_name(c->arch, name);
     m->arch = strdup(name);
     return m->arch ? 0 : err_errno(e, ENOMEM, "a model's name");
@@ -181,6 +185,13 @@ int run_model_choose(struct run_model *ret, struct train_config *c, struct err *
     if (rc < 0)
         run_model_free(ret);
     return rc;
+}
+
+void run_model_tell(const struct run_model *m)
+{
+    if (m->attention_dropout > 0)
+        log_warn("model", "attn_pdrop is %g: dropout on attention probabilities is not done here",
+                 m->attention_dropout);
 }
 
 void run_model_free(struct run_model *m)

@@ -11,6 +11,7 @@ struct run_model {
     char *arch, *text;
     char **class_names;
     int n_class_names;
+    double attention_dropout; /* that a config.json tells, and that is not done */
 };
 
 /* Fill in of *c: arch (a name, no path), model, image_size, num_channels, or length and vocabulary; net_style, where
@@ -19,6 +20,8 @@ struct run_model {
  * resume says that they differ. ERR_USAGE, ERR_CORRUPT, ERR_MISMATCH: one sentence. Blocks on files. *ret outlives
  * *c. */
 int run_model_choose(struct run_model *ret, struct train_config *c, struct err *e);
+/* Warns of what such a model has in training elsewhere, and not here. */
+void run_model_tell(const struct run_model *m);
 void run_model_free(struct run_model *m);
 
 #endif

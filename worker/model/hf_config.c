@@ -10,7 +10,6 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
-#include "common/base/log.h"
 #include "common/json/json.h"
 #include "worker/model/model.h"
 #include "worker/model/net_read.h"
@@ -118,12 +117,10 @@ static int add_values(struct buf *out, const cJSON *o, const struct value *v, st
 /* One dropout for all places that have one here. */
 static int add_dropout(struct buf *out, const cJSON *o, struct err *e)
 {
-    const double rate = json_f64_or(o, "resid_pdrop", 0.1), attention = json_f64_or(o, "attn_pdrop", 0.1);
+    const double rate = json_f64_or(o, "resid_pdrop", 0.1);
     if (rate < 0 || rate >= 1 || json_f64_or(o, "embd_pdrop", 0.1) != rate)
         return err_set(e, -EINVAL, "resid_pdrop is %g and embd_pdrop %g (expected one number below 1)", rate,
                        json_f64_or(o, "embd_pdrop", 0.1));
-    if (attention > 0)
-        log_warn("model", "attn_pdrop is %g: dropout on attention probabilities is not done here", attention);
     return buf_printf(out, "set dropout=%.17g\n", rate);
 }
 
@@ -209,6 +206,19 @@ int hf_config_text(struct buf *ret, const char *path, struct err *e)
         err_wrap(e, "%s", path);
     cJSON_Delete(o);
     return rc == ERR_CORRUPT ? -EINVAL : rc;
+}
+
+double hf_config_attention_dropout(const char *path)
+{
+    cJSON *o = NULL;
+    struct err ignored;
+    double rate = 0;
+    if (json_read_file(path, CONFIG_MAX, &o, &ignored) == 0) {
+        const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "model_type"));
+        rate = type && strcmp(type, "gpt2") == 0 ? json_f64_or(o, "attn_pdrop", 0.1) : 0;
+    }
+    cJSON_Delete(o);
+    return rate;
 }
 
 /* --- back */

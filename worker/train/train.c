@@ -188,6 +188,8 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
     if (!session_goes_on(env)) /* a world may have become smaller since */
         TRY(drill_check(&cfg->drill, (int)env->world_size, e));
     TRY(run_model_choose(&model, &whole, e));
+    if (env->rank == 0 && !cfg->evaluate)
+        run_model_tell(&model);
     int rc = cfg->auto_parallel ? here_choose(&whole, env, &chosen, &meet, e) : 0;
     if (rc == 0)
         rc = run_planned(cfg->auto_parallel ? &chosen : &whole, env, &meet, command_line, ret_exit, e);

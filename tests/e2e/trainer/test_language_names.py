@@ -134,7 +134,12 @@ def test_the_base_of_the_rotary_embedding_is_read_from_where_newer_files_have_it
 def test_dropout_of_attention_is_told_as_not_done(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"attn_pdrop": 0.1}))
     p, _ = trained(tmp_path, "config.json")
-    assert p.returncode == 0 and "attn_pdrop is 0.1: dropout on attention probabilities is not done here" in p.stderr, p.stderr
+    told = "attn_pdrop is 0.1: dropout on attention probabilities is not done here"
+    assert p.returncode == 0 and told in p.stderr, p.stderr
+    p, _ = trained(tmp_path, "config.json", "--procs", 2)
+    assert p.returncode == 0 and p.stderr.count(told) == 1, p.stderr
+    p = generate("--checkpoint", newest(tmp_path / "ck") / "model.safetensors", "--arch", tmp_path / "config.json", "--tokens", 1, "--count", 1)
+    assert p.returncode == 0 and p.stderr == "", p.stderr  # nothing is trained
 
 
 def llmc(path, tensors, version=3, rows=384):
