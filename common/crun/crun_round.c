@@ -35,6 +35,7 @@ static int stay(uint32_t how)
     struct crun_page *p = holding_page();
     if (!p)
         return -ENOTSUP;
+    libcrun_share_memory();
     atomic_store(&p->stays, how);
     return 0;
 }

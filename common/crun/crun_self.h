@@ -2,12 +2,11 @@
  *
  * crun.c reads the environment that the launcher has set (common/job/env_contract.h) and maps the page that both share
  * (crun_page.h): steps and phases go up through it by plain stores, the reason of a stop comes down. crun_store.c asks
- * the store of the round over a connection of its own. crun_round.c is for a process that outlives its round.
- * crun_crash.c writes a failure record from inside a signal
- * handler. The library depends on libc alone, so sources of other rooms that it needs are compiled into it and hidden
+ * the store of the round over a connection of its own. crun_round.c is for a process that outlives its round, and
+ * crun_memory.c lets such a one end quickly. crun_crash.c writes a failure record from inside a signal handler. The library depends on libc alone, so sources of other rooms that it needs are compiled into it and hidden
  * (libcrun.map).
  *
- * This header: its inside, shared by the four. */
+ * This header: its inside, shared by the five. */
 #ifndef CRUN_COMMON_SELF_H
 #define CRUN_COMMON_SELF_H
 
@@ -36,6 +35,7 @@ static inline bool libcrun_is_time(double seconds)
     return seconds >= 0 && seconds <= LIBCRUN_WAIT_MAX_S; /* not NaN either */
 }
 
-void libcrun_store_close(void); /* no thread uses the store */
+void libcrun_store_close(void);  /* no thread uses the store */
+void libcrun_share_memory(void); /* once a process; from a thread that lives as long as the process */
 
 #endif

@@ -142,7 +142,9 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
  * rank, calls crun_stay() and crun_next_round(), and is a worker like any other from then on. Until then its stdout
  * and stderr are those of the node's first worker. */
 
-/* Let crun hold this process from now on. 0; -ENOTSUP: the launcher holds no processes; nothing has changed. */
+/* Let crun hold this process from now on. 0; -ENOTSUP: the launcher holds no processes; nothing has changed. It makes a
+ * process that shares this one's memory until this one ends, also beyond exec(), so that a death is seen at once. Call
+ * it from a thread that lives as long as the process. */
 int crun_stay(void);
 
 /* As crun_stay(); besides, when nodes join, this process is held instead of stopped with CRUN_STOP_RESIZE, if all

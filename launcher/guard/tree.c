@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/crun/crun_page.h"
 #include "launcher/guard/procs.h"
 
 #define PIDS_FIRST 32768 /* the kernel's default pid_max */
@@ -111,6 +112,12 @@ static void mark_kept(struct procs *ps, const pid_t *kept, int n)
     }
 }
 
+/* A process with the memory of a worker that is dead (common/crun/crun_memory.c). It has no files, and runs nothing. */
+static bool is_only_memory(const struct proc *p)
+{
+    return strcmp(p->name, CRUN_MEMORY_NAME) == 0;
+}
+
 int tree_others(const pid_t *kept, int n, bool end)
 {
     struct procs ps;
@@ -122,7 +129,7 @@ int tree_others(const pid_t *kept, int n, bool end)
         const struct proc *p = &ps.v[i];
         if (p->pid < 0 || !is_of_tree(p, getpid(), 0) || (p->state == '?' && kill(p->pid, 0) < 0))
             continue;
-        others++;
+        others += !is_only_memory(p);
         if (end)
             kill(p->pid, SIGKILL);
     }

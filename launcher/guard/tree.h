@@ -25,7 +25,8 @@ int tree_kill(void);
 int tree_kill_below(pid_t root);
 
 /* SIGKILL (if kill) every descendant of this process, except `kept` and what is below them. Returns how many there
- * are, not counting dead ones that nobody has reaped; < 0: there is no /proc. */
+ * are, not counting dead ones that nobody has reaped, and those that only hold the memory of a dead worker; < 0: there
+ * is no /proc. */
 int tree_others(const pid_t *kept, int n, bool kill);
 
 /* SIGSTOP every descendant of this process except `spared` and what is below them, parents first. go_on: SIGCONT

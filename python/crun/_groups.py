@@ -14,16 +14,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import os
-import socket
 import sys
 import threading
 import warnings
 from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Set
 
-from . import _reconnect, _rounds
+from . import _reconnect, _rounds, _sockets
 
 HOOKED = ("rendezvous", "_new_process_group_helper")
+QUIET_S, SETTLE_S = 0.003, 0.05  # without a byte between the ranks; at most
 
 
 class RoundOver(Exception):
@@ -32,27 +31,6 @@ class RoundOver(Exception):
 
 class StateLost(RuntimeError):
     """There is nothing that another round could go on from: this process is to end, whatever crun wants."""
-
-
-def sockets() -> Dict[int, str]:
-    """{descriptor: "socket:[inode]"} of this process."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            link = os.readlink(f"/proc/self/fd/{name}")
-            if link.startswith("socket:"):
-                found[int(name)] = link
-    return found
-
-
-def shut(fd: int, name: str, listening: bool = False) -> None:
-    """If it is still the one of this name, and connected; or listening."""
-    with contextlib.suppress(OSError):
-        with socket.socket(fileno=os.dup(fd)) as s:
-            if os.readlink(f"/proc/self/fd/{s.fileno()}") == name and s.family in (socket.AF_INET, socket.AF_INET6):
-                if not listening:
-                    s.getpeername()
-                s.shutdown(socket.SHUT_RDWR)
 
 
 class Groups:
@@ -75,7 +53,7 @@ class Groups:
         """What is opened in this block is torch's; nccl: NCCL's."""
         with self.lock:
             if self.making == 0:
-                self.before = set(sockets().values())
+                self.before = set(_sockets.sockets().values())
             self.making += 1
             self.connecting += nccl
         try:
@@ -84,7 +62,7 @@ class Groups:
             yield
         finally:
             with self.lock:
-                self.opened |= set(sockets().values()) - self.before
+                self.opened |= set(_sockets.sockets().values()) - self.before
                 self.making -= 1
                 self.connecting -= nccl
 
@@ -97,15 +75,23 @@ class Groups:
             self.aborted = True
         self._shut_all()
 
-    def _shut_all(self) -> None:
-        now = sockets()
+    def settle(self) -> None:
+        """Before the first interrupt(): let the ranks that are left finish what they can without the one that is gone. A step that
+        it has committed is then a step of all. And Gloo forgets whoever waits for a message that is half written when its
+        socket is shut down."""
+        if not self.making:
+            _sockets.settle(self._ours, QUIET_S, SETTLE_S)
+
+    def _ours(self) -> Dict[int, str]:
+        now = _sockets.sockets()
         with self.lock:
             new = set(now.values()) - self.before if self.making else set()
-            listening = new if self.connecting else set()
             ours = self.opened | new
-        for fd, name in now.items():
-            if name in ours:
-                shut(fd, name, name in listening)
+        return {fd: name for fd, name in now.items() if name in ours}
+
+    def _shut_all(self) -> None:
+        for fd, name in self._ours().items():
+            _sockets.shut(fd, name, self.connecting > 0 and name not in self.opened)
 
     def abort_nccl(self) -> bool:
         c10d = distributed()

@@ -50,6 +50,9 @@ class _Watcher:
                 return
             with self.changed:
                 self.wanted = _rounds.is_held()  # else the main thread was faster, and has let go already
+            if self.wanted:
+                self.groups.settle()
+            with self.changed:
                 while self.wanted:
                     if self.groups.are_there():
                         self.groups.interrupt()

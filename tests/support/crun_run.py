@@ -52,6 +52,10 @@ class Crun:
         """pids of all that crun and its workers are."""
         return marked(self.mark)
 
+    def programs(self):
+        """The same without those that only share the memory of a worker."""
+        return [pid for pid in self.processes() if comm(pid) != "job-memory"]
+
     def leftovers(self):
         return [n for n in os.listdir(self.tmp) if n.startswith("crun-")]
 

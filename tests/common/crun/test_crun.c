@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,11 +26,13 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/crun/crun_page.h"
 #include "common/include/crun.h"
 #include "common/job/failure_record.h"
@@ -642,6 +645,73 @@ static void a_process_that_is_held_says_so_and_gets_the_next_round(void **state)
     assert_int_equal(crun_next_round(&info, 0), -EAGAIN);
 }
 
+/* The process whose parent is `of` and that has this name; 0: there is none. */
+static pid_t child_named(pid_t of, const char *name)
+{
+    char path[64], text[256] = "", has[32] = "";
+    int pid = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)of, (int)of);
+    if (file_read_text(text, sizeof text, "%s", path) <= 0 || sscanf(text, "%d", &pid) != 1)
+        return 0;
+    file_read_line(has, sizeof has, "/proc/%d/comm", pid);
+    return strcmp(has, name) == 0 ? pid : 0;
+}
+
+static char shared[8] = "before";
+
+static _Noreturn void stay_and_write(void)
+{
+    if (crun_init(&info) == 0 && crun_stay() == 0 && crun_stay_growing() == 0)
+        strcpy(shared, "after");
+    for (;;)
+        pause();
+}
+
+static int count_files(pid_t pid)
+{
+    char path[32];
+    int n = 0;
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static void a_process_that_stays_shares_its_memory_with_one_that_has_no_files_and_ends_with_it(void **state)
+{
+    const int64_t end = clock_deadline(60000);
+    page->wake_fd = notify_fd;
+    const pid_t pid = fork();
+    if (pid == 0)
+        stay_and_write();
+    pid_t with = 0;
+    while (with == 0 && access("/dev/nvidiactl", F_OK) != 0 && clock_left(end))
+        with = child_named(pid, CRUN_MEMORY_NAME);
+    const int fd = with ? (int)syscall(SYS_pidfd_open, with, 0) : -1;
+    if (fd >= 0) { /* else a GPU, or an older kernel */
+        char text[sizeof shared] = "";
+        const struct iovec here = {text, sizeof text}, there = {shared, sizeof shared};
+        while (strcmp(text, "after") != 0 && clock_left(end))
+            assert_int_equal(process_vm_readv(with, &here, 1, &there, 1, 0), sizeof text);
+        while (count_files(with) > 0 && clock_left(end))
+            ;
+        assert_string_equal(text, "after");
+        assert_int_equal(count_files(with), 0);
+        kill(with, SIGTERM); /* blocked: a handler of the worker would run in it */
+        struct pollfd ended = {.fd = fd, .events = POLLIN};
+        assert_int_equal(poll(&ended, 1, 0), 0);
+        kill(pid, SIGKILL);
+        assert_int_equal(poll(&ended, 1, 60000), 1);
+        close(fd);
+    }
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    page->wake_fd = -1;
+}
+
 static void a_round_that_broke_before_it_was_taken_is_passed_over(void **state)
 {
     crun_stay();
@@ -783,6 +853,7 @@ int main(void)
         WITH_PAGE(the_handler_that_was_there_comes_next),
         WITH_PAGE(without_a_launcher_that_holds_nobody_stays),
         HELD(a_process_that_is_held_says_so_and_gets_the_next_round),
+        WITH_PAGE(a_process_that_stays_shares_its_memory_with_one_that_has_no_files_and_ends_with_it),
         HELD(a_round_that_broke_before_it_was_taken_is_passed_over),
         HELD(a_round_that_was_there_before_all_are_to_save_and_end_is_taken),
         HELD(but_not_one_that_broke_and_not_if_nobody_saves),

@@ -138,7 +138,7 @@ def of_proc(pid, name):
 
 def spares_of(crun):
     """And workers that were."""
-    return [pid for pid in crun.processes() if b"CRUN_SPARE=1" in of_proc(pid, "environ")]
+    return [pid for pid in crun.programs() if b"CRUN_SPARE=1" in of_proc(pid, "environ")]
 
 
 def wait_for_spare(crun):
@@ -208,7 +208,7 @@ def test_spares_end_with_the_last_worker_that_was_held(crun, rounds):
     second = job.in_round(2)
     spare = wait_for_spare(crun)
     os.kill(second[0], signal.SIGKILL)
-    wait("the others to be held", lambda: len(crun.processes()) == len(crun.own(job.p.pid)) + 3 + 1)
+    wait("the others to be held", lambda: len(crun.programs()) == len(crun.own(job.p.pid)) + 3 + 1)
     for pid in (second[r] for r in (1, 2, 3)):
         os.kill(pid, signal.SIGKILL)
     wait("the end of the spare", lambda: spare not in crun.processes())
@@ -288,7 +288,7 @@ def test_a_stop_signal_while_they_are_held(crun, rounds):
     os.kill(job.in_round(1)[1], signal.SIGKILL)
     before = job.in_round(2)
     os.kill(before[2], signal.SIGKILL)
-    wait("the others to be held", lambda: len(crun.processes()) == len(crun.own(job.p.pid)) + 3)
+    wait("the others to be held", lambda: len(crun.programs()) == len(crun.own(job.p.pid)) + 3)
     job.p.send_signal(signal.SIGTERM)
     rc, out, err = job.end()
     assert rc in (75, 143), err  # the example has no handler: SIGTERM ends it

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -16,7 +17,7 @@ from support import LIBCRUN, ROOT, run
 from torch_rounds import steps_of, waits
 
 sys.path.insert(0, str(ROOT / "python"))
-from crun import _groups, _rounds, _state  # noqa: E402
+from crun import _groups, _rounds, _sockets, _state  # noqa: E402
 from crun._lib import CInfo, Phase, StopReason  # noqa: E402
 
 BEGINS = re.compile(r"rank (\d) \(pid (\d+)\): round (\d+) begins after step (\d+)")
@@ -499,9 +500,25 @@ def test_a_group_that_is_being_made_is_ended_too(c10d):
     assert said == [b""]
 
 
+def test_sockets_settle_when_all_that_came_is_read():
+    listener, client, peer = pair()
+    ours = {client.fileno(): "client", listener.fileno(): "listener", -1: "closed"}
+    client.sendall(b"x")
+    peer.sendall(b"x")
+    began = time.monotonic()
+    _sockets.settle(lambda: ours, 0.003, 0.2)  # nobody reads it
+    assert time.monotonic() - began >= 0.2
+    settled = threading.Thread(target=_sockets.settle, args=(lambda: ours, 0.003, 3600), daemon=True)
+    settled.start()
+    assert client.recv(1) == b"x"
+    settled.join(60)
+    assert not settled.is_alive()
+    listener.close()
+
+
 def test_a_descriptor_that_is_another_socket_now_is_left_alone():
     listener, client, peer = pair()
-    _groups.shut(client.fileno(), "socket:[1]")
+    _sockets.shut(client.fileno(), "socket:[1]")
     client.sendall(b"x")
     assert peer.recv(1) == b"x"
     listener.close()

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/crun/crun_page.h"
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
 
@@ -197,6 +198,24 @@ static void whoever_left_its_parents_is_found(void **state)
     assert_true(tree_empty());
 }
 
+static void who_only_holds_the_memory_of_a_dead_worker_is_ended_and_not_counted(void **state)
+{
+    struct proc p;
+    const int64_t end = clock_deadline(PATIENCE_MS);
+    const pid_t memory = fork(), other = memory ? fork() : 0;
+    (void)state;
+    if (memory == 0)
+        prctl(PR_SET_NAME, CRUN_MEMORY_NAME);
+    if (memory == 0 || other == 0)
+        sleep_on(NULL);
+    while ((!find(memory, &p) || strcmp(p.name, CRUN_MEMORY_NAME) != 0) && clock_left(end))
+        usleep(1000);
+    assert_int_equal(tree_others(NULL, 0, false), 1);
+    assert_int_equal(tree_others(&other, 1, true), 0);
+    assert_int_equal(waitpid(memory, NULL, 0), memory);
+    assert_true(tree_kill_all(PATIENCE_MS / 4));
+}
+
 /* Children in sessions of their own, one after another. */
 static _Noreturn void fork_on(void)
 {
@@ -265,6 +284,7 @@ int main(void)
         cmocka_unit_test(a_process_that_nobody_has_reaped_is_dead),
         cmocka_unit_test(the_children_of_every_thread_are_found),
         cmocka_unit_test(whoever_left_its_parents_is_found),
+        cmocka_unit_test(who_only_holds_the_memory_of_a_dead_worker_is_ended_and_not_counted),
         cmocka_unit_test(whoever_forks_meanwhile_stands_still),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
