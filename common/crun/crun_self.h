@@ -3,8 +3,8 @@
  * crun.c reads the environment that the launcher has set (common/job/env_contract.h) and maps the page that both share
  * (crun_page.h): steps and phases go up through it by plain stores, the reason of a stop comes down. crun_store.c asks
  * the store of the round over a connection of its own. crun_round.c is for a process that outlives its round, and
- * crun_memory.c lets such a one end quickly. crun_crash.c writes a failure record from inside a signal handler. The library depends on libc alone, so sources of other rooms that it needs are compiled into it and hidden
- * (libcrun.map).
+ * crun_memory.c lets such a one end quickly. crun_crash.c writes a failure record from inside a signal handler. The
+ * library depends on libc alone, so sources of other rooms that it needs are compiled into it and hidden (libcrun.map).
  *
  * This header: its inside, shared by the five. */
 #ifndef CRUN_COMMON_SELF_H
