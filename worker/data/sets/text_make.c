@@ -62,6 +62,16 @@ static int write_part(FILE *in, const struct text_options *o, const char *name, 
                : err_set(e, ERR_OUTPUT, "cannot make '%s' of '%s': %s", path, o->text, strerror(code ? code : EIO));
 }
 
+/* What an earlier text left there is held out of another one. */
+static int remove_part(const struct text_options *o, const char *name, struct err *e)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", o->out, name);
+    return unlink(path) == 0 || errno == ENOENT
+               ? 0
+               : err_set(e, ERR_OUTPUT, "cannot remove the older '%s': %s", path, strerror(errno));
+}
+
 static int write_parts(FILE *in, const struct text_options *o, long long ret[2], struct err *e)
 {
     struct stat st;
@@ -74,7 +84,7 @@ static int write_parts(FILE *in, const struct text_options *o, long long ret[2],
     ret[0] = (long long)st.st_size - ret[1];
     TRY(path_make_dirs(o->out, e));
     TRY(write_part(in, o, "train.bin", ret[0], e));
-    return ret[1] > 0 ? write_part(in, o, "val.bin", ret[1], e) : 0;
+    return ret[1] > 0 ? write_part(in, o, "val.bin", ret[1], e) : remove_part(o, "val.bin", e);
 }
 
 int text_make(const struct text_options *o, long long ret[2], struct err *e)

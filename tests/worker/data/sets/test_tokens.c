@@ -357,7 +357,9 @@ static void bytes_of_a_text_become_tokens(void **state)
     fixture_file(*state, "text", text, sizeof text);
     char out[400];
     snprintf(out, sizeof out, "%s/made/here", (char *)*state);
-    const struct text_options o = {.text = path_of(*state, "text"), .out = out, .val_share = 0.1};
+    char source[400];
+    snprintf(source, sizeof source, "%s/text", (char *)*state);
+    struct text_options o = {.text = source, .out = out, .val_share = 0.1};
     if (text_make(&o, n, &e) != 0)
         fail_msg("%s", e.text);
     assert_int_equal(n[0], 63001);
@@ -374,6 +376,10 @@ static void bytes_of_a_text_become_tokens(void **state)
         assert_int_equal(labels[T - 1], at % 251);
         dataset_close(d);
     }
+    o.val_share = 0; /* the older val.bin is of another text */
+    assert_int_equal(text_make(&o, n, &e), 0);
+    assert_int_equal(access(path_of(*state, "made/here/train.bin"), F_OK), 0);
+    assert_int_not_equal(access(path_of(*state, "made/here/val.bin"), F_OK), 0);
     fixture_file(*state, "text", "", 0);
     assert_int_equal(text_make(&o, n, &e), ERR_DATA);
     assert_non_null(strstr(e.text, "has 0 bytes"));
