@@ -16,8 +16,8 @@ struct text_options {
     double val_share; /* of the bytes, the last ones; 0: there is no val.bin */
 };
 
-/* What stands in out under these names is replaced, each file as a whole; a val.bin that is not written is removed. ret: tokens of both files. ERR_DATA: the text
- * is empty, too long for one file, or none; ERR_OUTPUT. */
+/* What stands in out under these names is replaced, each file as a whole; a val.bin that is not written is removed.
+ * ret: tokens of both files. ERR_DATA: the text is empty, too long for one file, or none; ERR_OUTPUT. */
 int text_make(const struct text_options *o, long long ret[2], struct err *e);
 
 #endif
