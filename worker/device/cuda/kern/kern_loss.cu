@@ -279,21 +279,26 @@ template <typename G> __global__ void loss_parts_bwd(k_xent_part a)
         from_float(d[k], counts ? slope_of(a, z[k], a.first + k, w, lse[LSE_LSE], scale) : 0);
 }
 
+/* A block a row of `classes` logits: `other` for binary and weighted losses, else `plain`, in vectors where rows are
+ * aligned, and in fp32 where that will do. */
+#define LAUNCH_ROWS(plain, other, classes, a, s)                                                                       \
+    do {                                                                                                               \
+        const bool others = (a)->binary || (a)->weights, vectors = (a)->stride % 4 == 0 && (a)->grad_stride % 4 == 0;  \
+        DISPATCH_TYPE((a)->grad_type, {                                                                                \
+            if (others)                                                                                                \
+                LAUNCH((other<T>), (a)->n, BLOCK, s, *(a));                                                            \
+            else if (vectors && (a)->in_floats)                                                                        \
+                LAUNCH((plain<T, 4, float>), (a)->n, block_of(classes), s, *(a));                                      \
+            else if (vectors)                                                                                          \
+                LAUNCH((plain<T, 4, double>), (a)->n, BLOCK, s, *(a));                                                 \
+            else                                                                                                       \
+                LAUNCH((plain<T, 1, double>), (a)->n, BLOCK, s, *(a));                                                 \
+        });                                                                                                            \
+    } while (0)
+
 void launch_KERNEL_XENT(const k_xent *a, cudaStream_t s)
 {
-    if (a->binary || a->weights) {
-        DISPATCH_TYPE(a->grad_type, { LAUNCH((loss<T>), a->n, BLOCK, s, *a); });
-        return;
-    }
-    const bool vectors = a->stride % 4 == 0 && a->grad_stride % 4 == 0;
-    DISPATCH_TYPE(a->grad_type, {
-        if (vectors && a->in_floats)
-            LAUNCH((xent<T, 4, float>), a->n, block_of(a->classes), s, *a);
-        else if (vectors)
-            LAUNCH((xent<T, 4, double>), a->n, BLOCK, s, *a);
-        else
-            LAUNCH((xent<T, 1, double>), a->n, BLOCK, s, *a);
-    });
+    LAUNCH_ROWS(xent, loss, a->classes, a, s);
 }
 
 /* A thread has every 64th row of one sum; equal batches give equal bits. */
@@ -469,19 +474,7 @@ __global__ void __launch_bounds__(sizeof(E) == sizeof(float) ? LONG_BLOCK : BLOC
 
 void launch_KERNEL_XENT_PARTS_BWD(const k_xent_part *a, cudaStream_t s)
 {
-    if (a->binary || a->weights) {
-        DISPATCH_TYPE(a->grad_type, { LAUNCH((loss_parts_bwd<T>), a->n, BLOCK, s, *a); });
-        return;
-    }
-    const bool vectors = a->stride % 4 == 0 && a->grad_stride % 4 == 0;
-    DISPATCH_TYPE(a->grad_type, {
-        if (vectors && a->in_floats)
-            LAUNCH((xent_parts_bwd<T, 4, float>), a->n, block_of(a->k), s, *a);
-        else if (vectors)
-            LAUNCH((xent_parts_bwd<T, 4, double>), a->n, BLOCK, s, *a);
-        else
-            LAUNCH((xent_parts_bwd<T, 1, double>), a->n, BLOCK, s, *a);
-    });
+    LAUNCH_ROWS(xent_parts_bwd, loss_parts_bwd, a->k, a, s);
 }
 
 /* --- channels of a group's rows */
