@@ -15,7 +15,7 @@ ERRNO = {"err_errno", "err_start", "ssl_error", "file_error"}  # these add what 
 # Progress and results of trainer, which the same function prints as its warnings.
 RESULTS = {"epoch %lld: train loss %.4f Acc@1 %.2f, test loss %.4f Acc@1 %.2f (%lld images)", "speed: %.1f %s/s over %lld steps without warm-up%s",
            "memory in MiB, planned and held (begin: before the run opened anything; the others: above that)", "sent by a rank in a step, in MiB", "--mem-report, %s:",
-           ", of made-up data", "epoch %lld: train loss %.4f, test loss %.4f perplexity %.3f Acc@1 %.2f (%lld tokens)", "%s %lld (epoch %lld, step %lld of %lld)", "saved: %s/step-%08lld%s", "evaluates the model of step %lld", "Test: loss %.4f Acc@1 %.3f Acc@5 %.3f (%lld %s)"}
+           ", of made-up data", "epoch %lld: train loss %.4f, test loss %.4f perplexity %.3f Acc@1 %.2f (%lld tokens)", "%s %lld (epoch %lld, step %lld of %lld)", "saved: %s/step-%08lld%s", "%s%zu of %zu pictures%s", "evaluates the model of step %lld", "Test: loss %.4f Acc@1 %.3f Acc@5 %.3f (%lld %s)"}
 # Where snprintf() makes a sentence that is printed elsewhere: as the cause of an end, or of a wait. What begins with a comma or the like,
 # is one word, or is in PARTS goes into such a sentence.
 SENTENCES = {"common/rdzv/leader/leader.c", "common/rdzv/machine/rdzv.c", "launcher/agent/machine/farewell.c", "launcher/agent/member_news.c",

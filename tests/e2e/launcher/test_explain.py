@@ -72,7 +72,7 @@ def test_every_message_of_the_programs_has_its_row():
 
 # What is called with a sentence and makes no message: results, notes at level info or debug, names of things, what --help says.
 NO_MAKERS = set("""snprintf assert static_assert _Static_assert MUST ADD findings_add X help_entry print_text ARG_GROUP ASK_OPTIONS backend_is metrics_head metrics_figure times
-    log_info log_debug log_line line note printf puts cell buf_addstr put_text append_item trace_span watch_wait watch_call emit_kernel compare_sums comm_share parse_i64 mem_report_tell
+    log_info log_debug log_line line note printf puts cell buf_addstr buf_printf put_text append_item trace_span watch_wait watch_call emit_kernel compare_sums comm_share parse_i64 mem_report_tell
     round_break err_wrap cuda_plan_step look_at report_stop refuse set_full keep_from cudnn_record_bar machine_push_plain""".split())
 
 

@@ -114,22 +114,22 @@ static int no_shard(const struct listing *l, struct err *e)
     return err_set(e, ERR_DATA, "'%s' holds no file of tokens (expected some with names NAME.bin)", l->dir);
 }
 
-/* "'a' and 2 more WHAT", of the kind. */
-static int tell(const struct listing *l, enum entry_kind k, const char *what, struct buf *out)
+/* "'a' and 2 more: passed over, ..." of each kind that is there. */
+static int tell_others(const struct listing *l, struct buf *out, struct err *e)
 {
-    char more[40] = "";
-    if (!l->found[k])
-        return 0;
-    if (l->found[k] > 1)
-        snprintf(more, sizeof more, " and %zu more", l->found[k] - 1);
-    return buf_printf(out, "%s'%s'%s: passed over, %s", out->len ? "; " : "", l->first[k], more, what);
-}
-
-static int tell_all(const struct listing *l, struct buf *out, struct err *e)
-{
-    int rc = tell(l, FOLDER, "a folder, and only files in the folder itself are read", out);
-    rc = rc < 0 ? rc : tell(l, NUMPY, "a NumPy file; " FROM_NUMPY, out);
-    rc = rc < 0 ? rc : tell(l, OF_NO_PART, "as others have train or val in their names, and it has neither", out);
+    static const char *const why[KINDS] = {
+        [FOLDER] = "a folder, and only files in the folder itself are read",
+        [NUMPY] = "a NumPy file; " FROM_NUMPY,
+        [OF_NO_PART] = "as others have train or val in their names, and it has neither",
+    };
+    int rc = 0;
+    for (int k = 0; rc == 0 && k < KINDS; k++) {
+        char more[40] = "";
+        if (l->found[k] > 1)
+            snprintf(more, sizeof more, " and %zu more", l->found[k] - 1);
+        if (why[k] && l->found[k])
+            rc = buf_printf(out, "%s'%s'%s: passed over, %s", out->len ? "; " : "", l->first[k], more, why[k]);
+    }
     return rc < 0 ? err_errno(e, -rc, "a sentence on '%s'", l->dir) : 0;
 }
 
@@ -145,7 +145,7 @@ int token_folder_list(struct token_folder *ret, const char *dir, bool testing, s
     for (int i = 0; rc == 0 && i < l.n; i++)
         rc = look_at(&l, l.entries[i]->d_name, ret, e);
     if (rc == 0)
-        rc = ret->n ? tell_all(&l, &ret->passed_over, e) : no_shard(&l, e);
+        rc = ret->n ? tell_others(&l, &ret->passed_over, e) : no_shard(&l, e);
     for (int i = 0; i < l.n; i++)
         free(l.entries[i]);
     free(l.entries);
