@@ -54,7 +54,7 @@ def our_value(name, magnitude):
 
 @pytest.mark.parametrize("kind", ["photo", "flat", "noise"])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-@pytest.mark.parametrize("how", ["nearest", "bilinear"])
+@pytest.mark.parametrize("how", ["nearest", "bilinear", "bicubic"])
 def test_each_operation_and_magnitude_is_torchvisions(tmp_path, kind, mode, how):
     print(f"torchvision {torchvision.__version__}, Pillow {PIL.__version__}")
     image = picture(mode, kind)

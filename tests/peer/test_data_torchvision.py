@@ -7,14 +7,15 @@ import pytest
 from PIL import Image
 from torchvision.transforms import functional as F
 from torchvision import transforms
+from torchvision.transforms import InterpolationMode
 
 from support import BUILD
 
 DUMP = BUILD / "tests" / "worker" / "data" / "dump_input"
 
 
-def dump(path, kind, size, training, sample=0):
-    out = subprocess.run([str(a) for a in (DUMP, path, kind, size, int(training), sample)], stdout=subprocess.PIPE,
+def dump(path, kind, size, training, sample=0, how="bilinear"):
+    out = subprocess.run([str(a) for a in (DUMP, path, kind, size, int(training), sample, how)], stdout=subprocess.PIPE,
                          check=True, timeout=60).stdout
     head, pixels = out.split(b"\n", 1)
     return [int(n) for n in head.split(b":")[1].split()], np.frombuffer(pixels, np.uint8).reshape(size, size, 3)
@@ -37,18 +38,38 @@ def difference(ours, theirs):
     return d.mean()
 
 
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [32, 224])
-def test_evaluation_is_resize_and_center_crop(picture, size):
-    theirs = transforms.Compose([transforms.Resize(round(size * 256 / 224)), transforms.CenterCrop(size)])
-    _, ours = dump(picture, "torch", size, training=False)
+def test_evaluation_is_resize_and_center_crop(picture, size, how):
+    theirs = transforms.Compose([transforms.Resize(round(size * 256 / 224), InterpolationMode(how)), transforms.CenterCrop(size)])
+    _, ours = dump(picture, "torch", size, training=False, how=how)
     assert difference(ours, theirs(Image.open(picture).convert("RGB"))) <= 1
 
 
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("sample", range(6))
-def test_training_is_resized_crop_and_flip(picture, sample):
-    (x, y, w, h, flip), ours = dump(picture, "torch", 96, True, sample)
-    theirs = F.resized_crop(Image.open(picture).convert("RGB"), y, x, h, w, [96, 96])
+def test_training_is_resized_crop_and_flip(picture, sample, how):
+    (x, y, w, h, flip), ours = dump(picture, "torch", 96, True, sample, how)
+    theirs = F.resized_crop(Image.open(picture).convert("RGB"), y, x, h, w, [96, 96], InterpolationMode(how))
     assert difference(ours, F.hflip(theirs) if flip else theirs) <= 1
+
+
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+def test_resizing_has_pillows_bits(tmp_path, how):
+    """Rows first, then columns: two calls of Pillow, of which newer versions choose the order in one call. Crops grow and shrink."""
+    px = np.random.default_rng(3).integers(0, 256, (61, 83, 3), dtype=np.uint8) // 128 * 255  # all black or white: sums go beyond 0 and 255
+    Image.fromarray(px).save(tmp_path / "a.png")
+    for sample in range(12):
+        (x, y, w, h, flip), ours = dump(tmp_path / "a.png", "torch", 40, True, sample, how)
+        way = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[how]
+        theirs = F.crop(Image.fromarray(px), y, x, h, w).resize((40, h), way).resize((40, 40), way)
+        assert (ours == np.asarray(F.hflip(theirs) if flip else theirs)).all(), f"{w} x {h}"
+
+
+def test_random_is_one_of_the_two_in_training_and_bicubic_in_evaluations(picture):
+    ways = [[dump(picture, "torch", 32, True, i, how)[1].tobytes() for i in range(24)] for how in ("random", "bilinear", "bicubic")]
+    assert all(r in (a, b) and a != b for r, a, b in zip(*ways)) and 4 < sum(r == a for r, a, _ in zip(*ways)) < 20
+    assert dump(picture, "torch", 32, False, 0, "random")[1].tobytes() == dump(picture, "torch", 32, False, 0, "bicubic")[1].tobytes()
 
 
 def test_plain_pixels_are_those_of_to_tensor(tmp_path):

@@ -35,7 +35,7 @@
 struct predict_config {
     const char *checkpoint, *arch, *device, *class_names, *part;
     int64_t topk, image_size, channels, threads, scale;
-    int input; /* enum input_kind */
+    int input, interpolation; /* enum input_kind, enum interpolation */
     struct channels mean, std;
     bool json;
 };
@@ -92,6 +92,13 @@ static const struct arg_spec specs[] = {
      .max = 8192,
      .help = "short side of the picture before the central crop; 0: the checkpoint's, else caffe2 256, torch "
              "image-size * 256 / 224"},
+    {.name = "interpolation",
+     .type = ARG_CHOICE,
+     .at = AT(interpolation),
+     .choices = CHOICES(INTERPOLATIONS),
+     .def = "bilinear",
+     .help = "how a picture is scaled (random: bicubic, as in evaluations); a checkpoint knows its own, unless this is "
+             "given"},
     {.name = "mean",
      .type = ARG_CUSTOM,
      .at = AT(mean),
@@ -210,7 +217,7 @@ static void set_size(struct predictor *p)
 /* What a checkpoint does not say (older ones) is as torch does it. */
 static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
 {
-    static const char *const inputs[] = {INPUTS(CHOICE_NAME)};
+    static const char *const inputs[] = {INPUTS(CHOICE_NAME)}, *const ways[] = {INTERPOLATIONS(CHOICE_NAME)};
     int64_t scale = 0;
     struct meta_shape shape;
     const char *arch;
@@ -226,7 +233,9 @@ static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
         .kind = (enum input_kind)meta_choice_id(meta, "input", inputs, sizeof inputs / sizeof *inputs, INPUT_TORCH),
         .size = shape.size,
         .channels = shape.channels,
-        .scale = (int)scale};
+        .scale = (int)scale,
+        .interpolation = (enum interpolation)meta_choice_id(meta, "interpolation", ways, sizeof ways / sizeof *ways,
+                                                            INTERPOLATION_BILINEAR)};
     set_input(p);
     channels_of(meta, "mean", p->loaded.model.input.mean);
     channels_of(meta, "std", p->loaded.model.input.std);
@@ -315,6 +324,8 @@ static int take_input(struct predictor *p, struct err *e)
         in->std[i] = (float)c->std.v[i % c->std.n];
     if (c->scale > 0)
         p->input.scale = (int)c->scale;
+    if (is_given(p, "interpolation"))
+        p->input.interpolation = (enum interpolation)c->interpolation;
     return 0;
 }
 

@@ -84,12 +84,11 @@ static const char *first_given(const struct arg_program *p, const struct arg_res
 
 void train_config_note_given(struct train_config *c, const struct arg_program *p, const struct arg_result *r)
 {
-    static const char *const pictures[] = {"image-size",   "num-channels",  "input",
-                                           "scale",        "mean",          "std",
-                                           "crop-scale",   "cache-decoded", "ignore-index",
-                                           "augment",      "color-jitter",  "random-erase",
-                                           "mixup",        "cutmix",        "mix-group",
-                                           "crop-padding", "hflip",         "repeated-augmentation"},
+    static const char *const pictures[] =
+        {"image-size",           "num-channels", "input",         "scale",        "mean",         "std",
+         "interpolation",        "crop-scale",   "cache-decoded", "ignore-index", "augment",      "color-jitter",
+         "random-erase",         "mixup",        "cutmix",        "mix-group",    "crop-padding", "hflip",
+         "repeated-augmentation"},
                              *const tokens[] = {"token-bytes", "sequence-length"};
     c->given.of_pictures = first_given(p, r, pictures, sizeof pictures / sizeof *pictures);
     c->given.of_tokens = first_given(p, r, tokens, sizeof tokens / sizeof *tokens);

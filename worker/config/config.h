@@ -144,6 +144,7 @@ struct train_config {
     bool drop_last;
     int64_t epoch_size; /* 0: the set's own number */
     int64_t scale;      /* 0: as the input does */
+    int interpolation;  /* enum interpolation */
     struct channels mean, std;
     struct range crop_scale;
     int64_t crop_padding; /* -1: as the input does */

@@ -69,6 +69,8 @@ static int check_input(const struct train_config *c, struct err *e)
     if (c->crop_padding > 0 && (c->input == INPUT_TORCH || c->input == INPUT_CAFFE2))
         return err_set(e, ERR_USAGE, "--crop-padding %d: only --input cifar and plain put pixels around an image",
                        (int)c->crop_padding);
+    if (c->interpolation != INTERPOLATION_BILINEAR && c->input == INPUT_CAFFE2)
+        return err_set(e, ERR_USAGE, "--interpolation: --input caffe2 scales by area; leave --interpolation out");
     if (c->drop_last && c->sampler != SAMPLER_DISTRIBUTED)
         return err_set(e, ERR_USAGE, "--drop-last is an option of --sampler distributed; the others repeat nothing");
     if (c->num_labels == 1)

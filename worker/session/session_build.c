@@ -31,6 +31,7 @@ static struct input_options input_of(const struct session *s, bool training)
                                   .size = (int)cfg->image_size,
                                   .channels = (int)cfg->num_channels,
                                   .scale = (int)cfg->scale,
+                                  .interpolation = (enum interpolation)cfg->interpolation,
                                   .training = training,
                                   .seed = (uint64_t)cfg->seed,
                                   .augment = {.scale_min = cfg->crop_scale.min,

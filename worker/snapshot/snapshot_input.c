@@ -12,7 +12,7 @@
 #include "worker/program/program.h"
 #include "worker/snapshot/snapshot.h"
 
-static const char *const inputs[] = {INPUTS(CHOICE_NAME)};
+static const char *const inputs[] = {INPUTS(CHOICE_NAME)}, *const interpolations[] = {INTERPOLATIONS(CHOICE_NAME)};
 
 void meta_add_input(cJSON *meta, const struct snapshot_identity *id)
 {
@@ -20,6 +20,7 @@ void meta_add_input(cJSON *meta, const struct snapshot_identity *id)
         return;
     cJSON_AddStringToObject(meta, "input", inputs[id->cfg->input]);
     cJSON_AddNumberToObject(meta, "scale", (double)id->cfg->scale);
+    cJSON_AddStringToObject(meta, "interpolation", interpolations[id->cfg->interpolation]);
     cJSON_AddItemToObject(meta, "mean", cJSON_CreateFloatArray(id->program->input.mean, 4));
     cJSON_AddItemToObject(meta, "std", cJSON_CreateFloatArray(id->program->input.std, 4));
 }
@@ -60,9 +61,16 @@ static int compare(const struct snapshot_identity *id, bool tell, const char *op
     return 0;
 }
 
+/* Evaluations do not differ if one was random and one is bicubic. */
+static const char *interpolation(const struct snapshot_identity *id, int how)
+{
+    return interpolations[id->evaluate && how == INTERPOLATION_RANDOM ? INTERPOLATION_BICUBIC : how];
+}
+
 int meta_check_input(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
 {
     const char *kind = meta_choice(meta, "input");
+    const int how = meta_choice_id(meta, "interpolation", interpolations, INTERPOLATION_RANDOM + 1, 0);
     double scale;
     const cJSON *mean = cJSON_GetObjectItemCaseSensitive(meta, "mean"),
                 *std = cJSON_GetObjectItemCaseSensitive(meta, "std");
@@ -75,5 +83,6 @@ int meta_check_input(const cJSON *meta, const struct snapshot_identity *id, bool
                 channels_text(NULL, id->program->input.std, id->channels), e));
     if (tell && json_f64(meta, "scale", &scale, NULL) == 0 && scale != (double)id->cfg->scale)
         log_warn("resume", "--scale was %g and is now %g", scale, (double)id->cfg->scale);
-    return 0;
+    return compare(id, tell, "interpolation", text_of(interpolation(id, how)),
+                   text_of(interpolation(id, id->cfg->interpolation)), e);
 }

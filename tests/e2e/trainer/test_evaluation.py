@@ -140,7 +140,7 @@ def test_predict_takes_scale_mean_std_and_input(data, trained, tmp_path):
     weights = next(trained.glob("step-*")) / "model.safetensors"
     names = tmp_path / "names"
     names.write_text("".join(f"{d.name}\n" for d in sorted((data / "val").iterdir())))
-    odd = ["--input", "plain", "--mean", "0.3,0.4,0.5", "--std", 0.3], ["--scale", 40], ["--input", "caffe2", "--scale", 30]
+    odd = ["--input", "plain", "--mean", "0.3,0.4,0.5", "--std", 0.3], ["--scale", 40], ["--input", "caffe2", "--scale", 30], ["--interpolation", "bicubic"]
     bare = ["--arch", "convnet", "--image-size", 28]
     for options in odd:
         p = run(*command(data, *options, "--evaluate", "--pretrained", weights, "--report", tmp_path / "r"))
@@ -152,7 +152,7 @@ def test_predict_takes_scale_mean_std_and_input(data, trained, tmp_path):
             top = json.loads(line)
             assert (top["top"][0]["class"], pytest.approx(want[top["file"]][1], abs=1e-5)) == (want[top["file"]][0], top["top"][0]["probability"])
     said = [run(TRAINER, "predict", "--checkpoint", trained, "--json", "--device", "ref", *o, next((data / "val").glob("*/*"))).stdout for o in ([], *odd)]
-    assert len(set(said)) == 4
+    assert len(set(said)) == 5
     p = run(TRAINER, "predict", "--checkpoint", trained, "--mean", "0.1,0.2", names)
     assert p.returncode == 2 and "--mean and --std take one value or one for each of the 3 channels" in p.stderr
 

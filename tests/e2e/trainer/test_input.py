@@ -57,6 +57,7 @@ def test_any_size_and_one_or_three_channels_train(folder, size, channels):
     (["--scale", 24], ["--image-size 28", "--scale 24"]),
     (["--input", "plain", "--scale", 40], ["--scale 40", "plain"]),
     (["--input", "cifar", "--crop-scale", "0.5,1"], ["--crop-scale", "torch"]),
+    (["--input", "caffe2", "--interpolation", "bicubic"], ["--interpolation: --input caffe2 scales by area"]),
     (["--mean", "1,2"], ["--mean", "3 channels"]),
     (["--std", "0"], ["--std: '0': expected shares of 255, 1e-06 to 10, got 0\n"]),
     (["--mean", "123.7,116.3,103.5"], ["--mean: '123.7,116.3,103.5': expected shares of 255, -2 to 2: 123.7 of 255 is 0.485\n"]),

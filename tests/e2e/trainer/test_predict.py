@@ -123,7 +123,8 @@ def test_predict_and_evaluate_take_the_average_that_training_evaluated(data, tmp
     (("--input", "plain"), "--input plain, this run has torch"),
     (("--mean", "0.1,0.5,0.9", "--std", "0.5"), "--mean 0.1,0.5,0.9, this run has 0.485,0.456,0.406"),
     (("--std", "0.9"), "--std 0.9,0.9,0.9, this run has 0.229,0.224,0.225"),
-], ids=["caffe2", "plain", "mean", "std"])
+    (("--interpolation", "bicubic"), "--interpolation bicubic, this run has bilinear"),
+], ids=["caffe2", "plain", "mean", "std", "interpolation"])
 def test_predict_and_evaluate_prepare_pictures_as_training_did(data, tmp_path, args, option):
     reached = last_accuracy(run(*small(data, *args, "--num-epochs", 2, "--checkpoint-dir", tmp_path)))
     assert predicted(data, tmp_path)[0] == reached

@@ -90,7 +90,7 @@ static int resampled(const struct image *src, const struct resample *r, uint8_t 
 
 int fixture_crop_resize(const struct image *src, const struct crop *c, int w, int h, uint8_t *dst)
 {
-    const struct resample r = resample_crop(c, w, h);
+    const struct resample r = resample_crop(FILTER_BILINEAR, c, w, h);
     return resampled(src, &r, dst);
 }
 

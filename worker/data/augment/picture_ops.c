@@ -204,29 +204,66 @@ static int within(int i, int n)
     return i < 0 ? 0 : i >= n ? n - 1 : i;
 }
 
-/* Between the four around it; beyond the border's middle the border's. */
-static void take_between(struct image *im, const struct from *f, const uint8_t fill[3], const uint8_t *source)
+/* The pixels around a place: those of the columns and rows left - 1 to left + 2, top - 1 to top + 2; beyond the border
+ * the border's. */
+struct around {
+    const uint8_t *row[4];
+    size_t column[4];
+    double dx, dy; /* of the place, from the pixel (left, top) */
+};
+
+static struct around around(const struct image *im, const uint8_t *source, double x, double y)
+{
+    const double left = floor(x - 0.5), top = floor(y - 0.5);
+    struct around p = {.dx = x - 0.5 - left, .dy = y - 0.5 - top};
+    for (int i = 0; i < 4; i++) {
+        p.column[i] = (size_t)within((int)left - 1 + i, im->w) * (size_t)im->c;
+        p.row[i] = source + (size_t)within((int)top - 1 + i, im->h) * (size_t)im->w * (size_t)im->c;
+    }
+    return p;
+}
+
+static uint8_t of_four(const struct around *p, size_t channel)
+{
+    const uint8_t *up = p->row[1] + channel, *down = p->row[2] + channel;
+    const size_t x0 = p->column[1], x1 = p->column[2];
+    const double u = up[x0] + (up[x1] - up[x0]) * p->dx, d = down[x0] + (down[x1] - down[x0]) * p->dx;
+    return (uint8_t)(u + (d - u) * p->dy);
+}
+
+/* At t of 0 to 1 from v[1] to v[2]: Pillow's polynomial for a moved pixel, which is not that of its resize(). */
+static double cubic(const double v[4], double t)
+{
+    return v[1] + t * (v[2] - v[0] + t * (2 * (v[0] - v[1]) + v[2] - v[3] + t * (v[1] - v[0] - v[2] + v[3])));
+}
+
+static uint8_t of_sixteen(const struct around *p, size_t channel)
+{
+    double down[4], across[4];
+    for (int y = 0; y < 4; y++) {
+        for (int x = 0; x < 4; x++)
+            across[x] = p->row[y][p->column[x] + channel];
+        down[y] = cubic(across, p->dx);
+    }
+    return clipped(cubic(down, p->dy));
+}
+
+static void take_between(struct image *im, const struct from *f, const struct picture_how *how, const uint8_t *source)
 {
     const double *a = f->a;
-    const size_t c = (size_t)im->c, row = (size_t)im->w * c;
+    const size_t c = (size_t)im->c;
     uint8_t *to = im->px;
     for (int y = 0; y < im->h; y++)
         for (int x = 0; x < im->w; x++, to += c) {
             const double sx = a[0] * (x + 0.5) + a[1] * (y + 0.5) + a[2],
                          sy = a[3] * (x + 0.5) + a[4] * (y + 0.5) + a[5];
             if (!(sx >= 0 && sx < im->w && sy >= 0 && sy < im->h)) {
-                memcpy(to, fill, c);
+                memcpy(to, how->fill, c);
                 continue;
             }
-            const double left = floor(sx - 0.5), top = floor(sy - 0.5), dx = sx - 0.5 - left, dy = sy - 0.5 - top;
-            const size_t x0 = (size_t)within((int)left, im->w) * c, x1 = (size_t)within((int)left + 1, im->w) * c;
-            const uint8_t *up = source + (size_t)within((int)top, im->h) * row,
-                          *down = source + (size_t)within((int)top + 1, im->h) * row;
-            for (size_t k = 0; k < c; k++) {
-                const double u = up[x0 + k] + (up[x1 + k] - up[x0 + k]) * dx,
-                             d = down[x0 + k] + (down[x1 + k] - down[x0 + k]) * dx;
-                to[k] = (uint8_t)(u + (d - u) * dy);
-            }
+            const struct around p = around(im, source, sx, sy);
+            for (size_t k = 0; k < c; k++)
+                to[k] = how->between == PICTURE_BICUBIC ? of_sixteen(&p, k) : of_four(&p, k);
         }
 }
 
@@ -269,10 +306,10 @@ static struct from movement(const struct image *im, enum picture_op op, double v
 static void move(struct image *im, const struct from *f, const struct picture_how *how, uint8_t *spare)
 {
     memcpy(spare, im->px, bytes_of(im));
-    if (how->bilinear)
-        take_between(im, f, how->fill, spare);
-    else
+    if (how->between == PICTURE_NEAREST)
         take_nearest(im, f, how->fill, spare);
+    else
+        take_between(im, f, how, spare);
 }
 
 /* --- blur: three boxes in a row are nearly a Gaussian */

@@ -42,7 +42,11 @@ enum picture_op {
 };
 
 struct picture_how {
-    bool bilinear;   /* shear, translate, rotate: between pixels; else the nearest one, as torchvision's default */
+    enum {
+        PICTURE_NEAREST,  /* pixels that move (shear, translate, rotate) are the nearest ones: torchvision's default */
+        PICTURE_BILINEAR, /* ... are computed from 4 */
+        PICTURE_BICUBIC   /* ... from 16 */
+    } between;
     uint8_t fill[3]; /* what comes in from outside the picture */
 };
 

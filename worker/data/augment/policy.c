@@ -17,8 +17,7 @@ static struct policy defaults(enum policy_kind k)
 {
     return (struct policy){.kind = k,
                            .ops = k == POLICY_TRIVIAL || k == POLICY_THREE ? 1 : 2,
-                           .magnitude = k == POLICY_RAND || k == POLICY_RAND_TIMM ? 9 : 10,
-                           .bilinear = k == POLICY_RAND_TIMM};
+                           .magnitude = k == POLICY_RAND || k == POLICY_RAND_TIMM ? 9 : 10};
 }
 
 static bool is_rand(const struct policy *p)
@@ -82,8 +81,8 @@ void policy_print(const void *policy, char *out, size_t cap)
     if (is_rand(p))
         n += snprintf(out + n, cap - (size_t)n, ":n=%d,m=%s", p->ops, m);
     if (p->kind == POLICY_RAND_TIMM)
-        snprintf(out + n, cap - (size_t)n, ",mstd=%s%s", s, p->inc ? ",inc" : "");
-    else if (p->bilinear)
+        n += snprintf(out + n, cap - (size_t)n, ",mstd=%s%s", s, p->inc ? ",inc" : "");
+    if (p->bilinear)
         snprintf(out + n, cap - (size_t)n, "%sbilinear", is_rand(p) ? "," : ":");
 }
 
@@ -239,8 +238,10 @@ static struct drawn draw_timm(const struct policy *p, int size, struct rng *r)
     double level = p->magnitude + (p->mstd > 0 ? p->mstd * normal(r) : 0);
     level = level < 0 ? 0 : level > 10 ? 10 : level;
     const double value = of_10(op, level, 0.45 * size, r);
-    return happens ? (struct drawn){.op = op, .value = p->inc ? increasing(op, level, value, r) : value}
-                   : (struct drawn){.op = PICTURE_IDENTITY};
+    const bool bicubic = rng_below(r, 2) && !p->bilinear;
+    return happens
+               ? (struct drawn){.op = op, .value = p->inc ? increasing(op, level, value, r) : value, .bicubic = bicubic}
+               : (struct drawn){.op = PICTURE_IDENTITY};
 }
 
 enum { CUT_OUT = 40, MOVES = 100 }; /* pixels of big_vision's at magnitude 10 */
@@ -304,15 +305,19 @@ int policy_draw(const struct policy *p, const struct jitter *j, int size, struct
 
 void policy_apply(const struct policy *p, const struct drawn *d, int n, struct image *im, uint8_t *spare)
 {
-    struct picture_how how = {.bilinear = p->bilinear};
+    struct picture_how how = {.between = PICTURE_NEAREST};
     static const uint8_t grey[] = {128, 128, 128}, mean[] = {124, 116, 104};
+    if (p->bilinear || p->kind == POLICY_RAND_TIMM)
+        how.between = PICTURE_BILINEAR;
     if (p->kind == POLICY_RAND_TIMM || p->kind == POLICY_RAND_BIG_VISION)
         memcpy(how.fill, p->kind == POLICY_RAND_TIMM ? mean : grey, sizeof how.fill);
     for (int i = 0; i < n; i++)
         if (d[i].cut_out)
             picture_cut_out(im, d[i].x, d[i].y, d[i].half, how.fill);
-        else
-            picture_op(im, d[i].op, d[i].value, &how, spare);
+        else {
+            const struct picture_how cubic = {PICTURE_BICUBIC, {how.fill[0], how.fill[1], how.fill[2]}};
+            picture_op(im, d[i].op, d[i].value, d[i].bicubic ? &cubic : &how, spare);
+        }
 }
 
 bool erase_draw(double share, int size, struct rng *r, int16_t box[4])

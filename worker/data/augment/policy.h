@@ -37,7 +37,8 @@ struct policy {
     enum policy_kind kind;
     int ops;                /* n, 1 to POLICY_OPS_MOST */
     double magnitude, mstd; /* m; of timm's alone, 0: m each time */
-    bool inc, bilinear;     /* bilinear: pixels that move are put between others; of timm's always */
+    bool inc, bilinear;     /* bilinear: pixels that move are computed from 4; else they are the nearest ones, and of
+                               timm's drawn for each operation: from 4 or from 16 */
 };
 
 struct jitter {
@@ -52,7 +53,7 @@ int jitter_parse(const char *text, void *jitter, struct err *e);
 void jitter_print(const void *jitter, char *out, size_t cap); /* "": none */
 
 struct drawn { /* an operation */
-    bool cut_out;
+    bool cut_out, bicubic;
     enum picture_op op; /* where it is not cut_out: */
     double value;
     int x, y, half; /* of picture_cut_out() */

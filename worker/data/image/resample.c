@@ -17,19 +17,34 @@ static double triangle(double x)
     return x < 1.0 ? 1.0 - x : 0.0;
 }
 
-/* The weights of one output pixel whose centre falls on `centre` of the source. */
-static void fill_bilinear(struct axis *a, int i, double centre, double reduction, int size)
+/* Keys' cubic with a = -0.5, as Pillow's. */
+static double cubic(double x)
 {
+    x = fabs(x);
+    return x < 1.0 ? ((-0.5 + 2.0) * x - (-0.5 + 3.0)) * x * x + 1 : x < 2.0 ? (((x - 5) * x + 8) * x - 4) * -0.5 : 0.0;
+}
+
+/* Half the width of the filter, in pixels that are not reduced. */
+static double reach(enum filter f)
+{
+    return f == FILTER_BICUBIC ? 2.0 : 1.0;
+}
+
+/* The weights of one output pixel whose centre falls on `centre` of the source. */
+static void fill_smooth(struct axis *a, enum filter f, int i, double centre, double reduction, int size)
+{
+    double (*const shape)(double) = f == FILTER_BICUBIC ? cubic : triangle;
     const size_t at = (size_t)i * (size_t)a->taps;
-    int first = (int)(centre - reduction + 0.5), end = (int)(centre + reduction + 0.5);
+    const double half = reduction * reach(f);
+    int first = (int)(centre - half + 0.5), end = (int)(centre + half + 0.5);
     first = first < 0 ? 0 : first;
     end = end > size ? size : end;
     double sum = 0.0;
     for (int k = first; k < end; k++)
-        sum += triangle((k - centre + 0.5) * (1.0 / reduction));
+        sum += shape((k - centre + 0.5) * (1.0 / reduction));
     for (int k = first; k < end; k++) {
-        double w = triangle((k - centre + 0.5) * (1.0 / reduction));
-        const int32_t fixed = (int32_t)(0.5 + (sum != 0.0 ? w / sum : w) * (1 << RESAMPLE_PRECISION));
+        double w = shape((k - centre + 0.5) * (1.0 / reduction));
+        const int32_t fixed = (int32_t)((w < 0 ? -0.5 : 0.5) + (sum != 0.0 ? w / sum : w) * (1 << RESAMPLE_PRECISION));
         a->weight[at + (size_t)(k - first)] = fixed;
         const int8_t high = (int8_t)((fixed + (1 << 15)) >> 16);
         a->low[at + (size_t)(k - first)] = (int16_t)(fixed - high * (1 << 16));
@@ -64,7 +79,7 @@ static int axis_init(struct axis *a, enum filter f, int size, double lo, double 
                      struct err *e)
 {
     const double scale = (hi - lo) / out, reduction = scale < 1.0 ? 1.0 : scale;
-    *a = (struct axis){.n = n, .taps = ((int)ceil(reduction) * 2 + 1 + 3) / 4 * 4};
+    *a = (struct axis){.n = n, .taps = ((int)ceil(reduction * reach(f)) * 2 + 1 + 3) / 4 * 4};
     const size_t weights = (size_t)n * (size_t)a->taps;
     a->first = calloc(2 * (size_t)n, sizeof *a->first);
     a->weight = calloc(weights, sizeof *a->weight);
@@ -80,7 +95,7 @@ static int axis_init(struct axis *a, enum filter f, int size, double lo, double 
         if (f == FILTER_AREA)
             fill_area(a, i, win + i, size, out);
         else
-            fill_bilinear(a, i, lo + (win + i + 0.5) * scale, reduction, size);
+            fill_smooth(a, f, i, lo + (win + i + 0.5) * scale, reduction, size);
     a->origin = a->first[0];
     for (int i = 0; i < n; i++) {
         a->first[i] -= a->origin;
@@ -89,9 +104,10 @@ static int axis_init(struct axis *a, enum filter f, int size, double lo, double 
     return 0;
 }
 
-struct resample resample_crop(const struct crop *c, int w, int h)
+struct resample resample_crop(enum filter filter, const struct crop *c, int w, int h)
 {
-    return (struct resample){.source = {.x = c->x, .y = c->y, .w = c->w, .h = c->h},
+    return (struct resample){.filter = filter,
+                             .source = {.x = c->x, .y = c->y, .w = c->w, .h = c->h},
                              .x1 = c->w,
                              .y1 = c->h,
                              .w = w,
@@ -154,7 +170,7 @@ struct rect resampler_needs(const struct resampler *s)
                          .h = span(&s->down)};
 }
 
-/* --- bilinear */
+/* --- bilinear and bicubic */
 
 void resample_pixel_rgb(const struct axis *a, int i, const uint8_t *src, uint8_t *out)
 {
@@ -231,8 +247,8 @@ static const uint8_t *first_pixel(const struct region *part, const struct rect *
 }
 
 /* rows: (needs.h, window.w, c) */
-static void bilinear(const struct resampler *s, const struct region *part, const struct rect *needs, uint8_t *rows,
-                     uint8_t *dst)
+static void smooth(const struct resampler *s, const struct region *part, const struct rect *needs, uint8_t *rows,
+                   uint8_t *dst)
 {
     const struct image *im = &part->im;
     const size_t c = (size_t)im->c, stride = (size_t)im->w * c, bytes = (size_t)s->r.window.w * c;
@@ -305,6 +321,6 @@ int resampler_run(const struct resampler *s, const struct region *part, struct r
     if (s->r.filter == FILTER_AREA)
         area(s, part, &needs, rows->at, dst);
     else
-        bilinear(s, part, &needs, rows->at, dst);
+        smooth(s, part, &needs, rows->at, dst);
     return 0;
 }

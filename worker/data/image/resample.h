@@ -1,7 +1,8 @@
 /* Scaling of u8 pictures in two passes, along rows, then along columns; only what is needed is computed.
  *
- * Bilinear with antialiasing is to the bit what Pillow's Image.resize(BILINEAR) defines: a triangle filter whose
- * support grows with the reduction, weights in 22-bit fixed point, rounded to u8 between the passes. Area is what
+ * Bilinear and bicubic with antialiasing are to the bit what Pillow's Image.resize(BILINEAR or BICUBIC) defines: a
+ * triangle or a cubic filter whose support grows with the reduction, weights in 22-bit fixed point, rounded to u8
+ * between the passes. Area is what
  * OpenCV's INTER_AREA defines: the mean of the source over the output pixel's square, exact here and rounded once (half
  * up). */
 #ifndef CRUN_WORKER_DATA_RESAMPLE_H
@@ -15,7 +16,7 @@
 
 struct err;
 
-enum filter { FILTER_BILINEAR, FILTER_AREA };
+enum filter { FILTER_BILINEAR, FILTER_BICUBIC, FILTER_AREA };
 
 /* The box (x0, y0, x1, y1) of the source is resampled to (h, w); of that the window is wanted, mirrored left-right if
  * flip. The source is a rectangle cut out of a picture: nothing outside it is seen. FILTER_AREA: the box is the
@@ -30,7 +31,7 @@ struct resample {
 };
 
 /* The crop cut out first, then scaled to (h, w), so that nothing outside it is seen: torchvision's resized_crop. */
-struct resample resample_crop(const struct crop *c, int w, int h);
+struct resample resample_crop(enum filter filter, const struct crop *c, int w, int h);
 
 /* The short side scaled to `resize`, the long one in proportion and truncated (torchvision's Resize); size x size of
  * that is wanted, for the caller to place: the window lies at (0, 0). -EINVAL if resize < size; ERR_DATA: too long a
@@ -47,8 +48,8 @@ struct axis {
     int origin;  /* in the source; first[0] is 0 */
     int *first, *count;
     int32_t *weight;
-    int16_t *low; /* bilinear: weight = high * 2^16 + low */
-    int8_t *high; /* 0 to 64 */
+    int16_t *low; /* not area: weight = high * 2^16 + low */
+    int8_t *high; /* 0 to 64, bicubic: -10 to 80 */
 };
 
 struct resampler {
@@ -73,7 +74,7 @@ struct resample_rows { /* between the passes: kept from one picture to the next.
 int resampler_run(const struct resampler *s, const struct region *part, struct resample_rows *rows, uint8_t *dst,
                   struct err *e);
 
-/* The inner loops of the bilinear filter; all give the same bits. */
+/* The inner loops of the bilinear and the bicubic filter; all give the same bits. */
 struct resample_kernels {
     /* n rows of 3 channels, `stride` bytes apart, to a->n pixels each, from right to left if flip. src: source pixel
      * a->origin; nothing at or behind `end` is read. */
@@ -86,11 +87,11 @@ extern const struct resample_kernels resample_plain;
 extern const struct resample_kernels resample_avx2; /* x86-64 only, where the processor has it */
 const struct resample_kernels *resample_best(void); /* for this processor */
 
-#define RESAMPLE_PRECISION 22 /* bits: 32 less 8 for the pixel and 2 for the overshoot of other filters */
+#define RESAMPLE_PRECISION 22 /* bits: 32 less 8 for the pixel and 2 for the overshoot of the bicubic filter */
 static inline uint8_t resample_rounded(int32_t sum)
 {
-    int32_t v = sum >> RESAMPLE_PRECISION; /* weights are not negative and sum to one, give or take their rounding */
-    return v > 255 ? 255 : (uint8_t)v;
+    int32_t v = sum >> RESAMPLE_PRECISION; /* bicubic weights may be negative: sums go below 0 and above 255 */
+    return v < 0 ? 0 : v > 255 ? 255 : (uint8_t)v;
 }
 
 void resample_pixel_rgb(const struct axis *a, int i, const uint8_t *src, uint8_t *out);

@@ -96,20 +96,26 @@ static int plan_caffe2(const struct job *j, int w, int h, struct resample *r, st
     return 0;
 }
 
+static enum filter filter_of(const struct input_options *o, struct rng *r)
+{
+    const bool either = o->interpolation == INTERPOLATION_RANDOM && o->training && rng_below(r, 2) == 0;
+    return o->interpolation == INTERPOLATION_BILINEAR || either ? FILTER_BILINEAR : FILTER_BICUBIC;
+}
+
 /* What to cut out of a picture of this size and how to scale it. */
 static int plan(const struct job *j, int w, int h, struct resample *r, struct err *e)
 {
     const struct input_options *o = j->o;
     if (o->kind == INPUT_CAFFE2)
         return plan_caffe2(j, w, h, r, e);
+    struct rng rng = numbers_of(o, RNG_AUGMENT, j->at);
     if (o->kind == INPUT_TORCH && o->training) {
-        struct rng rng = numbers_of(o, RNG_AUGMENT, j->at);
         const struct crop c = augment_crop(&o->augment, &rng, w, h);
-        *r = resample_crop(&c, o->size, o->size);
+        *r = resample_crop(filter_of(o, &rng), &c, o->size, o->size);
         return 0;
     }
     const int resize = o->kind == INPUT_TORCH ? o->scale : o->size;
-    TRY(resample_short_side(r, FILTER_BILINEAR, w, h, resize, o->size, e));
+    TRY(resample_short_side(r, filter_of(o, &rng), w, h, resize, o->size, e));
     resample_centre(r);
     return 0;
 }

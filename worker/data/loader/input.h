@@ -30,11 +30,19 @@ struct err;
     X(INPUT_CIFAR, "cifar")
 enum input_kind { INPUTS(CHOICE_ID) };
 
+/* X(id, word): how a picture is scaled; with caffe2 by area. */
+#define INTERPOLATIONS(X)                                                                                              \
+    X(INTERPOLATION_BILINEAR, "bilinear")                                                                              \
+    X(INTERPOLATION_BICUBIC, "bicubic")                                                                                \
+    X(INTERPOLATION_RANDOM, "random") /* each training picture in one of both ways, others bicubic */
+enum interpolation { INTERPOLATIONS(CHOICE_ID) };
+
 struct input_options {
     int tokens; /* a sample is so many tokens, and nothing below counts; 0: it is a picture */
     enum input_kind kind;
     int size, channels; /* channels: 1 or 3 */
     int scale;          /* short side before the crop; 0: caffe2 256, torch size * 256 / 224 rounded */
+    enum interpolation interpolation;
     bool training;
     struct augment augment; /* torch */
     bool unflipped;         /* caffe2, cifar: never mirrored; else half of the pictures are */

@@ -1,6 +1,6 @@
 /* Operations on a picture, for other programs to compare with.
- *   dump_ops WIDTH HEIGHT CHANNELS FILE   FILE: raw bytes. A line "NAME VALUE nearest|bilinear" of standard input each
- *                                         gives the picture that this operation makes of it, as bytes
+ *   dump_ops WIDTH HEIGHT CHANNELS FILE   FILE: raw bytes. A line "NAME VALUE nearest|bilinear|bicubic" of standard
+ *                                         input each gives the picture that this operation makes of it, as bytes
  *   dump_ops draw POLICY SIZE N           N lines "NAME VALUE" of what the policy draws, seed 0, samples 0 to N - 1 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,9 @@ int main(int argc, char **argv)
     if (!f || !source || !spare || !im.px || fread(source, 1, n, f) != n)
         return 2;
     while (scanf("%31s %lf %15s", name, &value, how) == 3) {
-        const struct picture_how way = {.bilinear = strcmp(how, "bilinear") == 0};
+        const struct picture_how way = {.between = strcmp(how, "bicubic") == 0    ? PICTURE_BICUBIC
+                                                   : strcmp(how, "bilinear") == 0 ? PICTURE_BILINEAR
+                                                                                  : PICTURE_NEAREST};
         if (op_of(name) == PICTURE_OPS_N)
             return 2;
         memcpy(im.px, source, n);

@@ -81,13 +81,14 @@ static void timm_does_half_of_what_it_draws_around_a_magnitude(void **state)
 {
     const struct policy p = policy("rand-timm:n=2,m=7,mstd=0.5,inc");
     const struct jitter none = {{0}};
-    double done[2] = {0}, sum = 0, squares = 0, n = 0, shares[2];
+    double done[2] = {0}, between[2] = {0}, sum = 0, squares = 0, n = 0, shares[2];
     (void)state;
     for (int i = 0; i < DRAWS; i++) {
         struct drawn d[POLICY_DRAWN_MOST];
         assert_int_equal(draw(&p, &none, i, d), 2);
         for (int k = 0; k < 2; k++) {
             done[d[k].op != PICTURE_IDENTITY]++;
+            between[d[k].bicubic] += d[k].op == PICTURE_ROTATE;
             if (d[k].op == PICTURE_ROTATE) {
                 const double level = fabs(d[k].value) / 3;
                 sum += level;
@@ -102,6 +103,7 @@ static void timm_does_half_of_what_it_draws_around_a_magnitude(void **state)
     }
     even(shares, 2);
     check_counts("done and left", done, shares, 2, 2.0 * DRAWS);
+    check_counts("bilinear and bicubic", between, shares, 2, n);
     const double mean = sum / n, deviation = sqrt(squares / n - mean * mean);
     print_message("# levels %.3f +- %.3f of %g\n", mean, deviation, n);
     assert_true(fabs(mean - 7) < 4 * 0.5 / sqrt(n) && fabs(deviation - 0.5) < 0.03);
@@ -152,6 +154,7 @@ static void policies_are_printed_as_they_are_read(void **state)
                                        "rand:n=2,m=9",
                                        "rand:n=1,m=3,bilinear",
                                        "rand-timm:n=2,m=6.5,mstd=0.5,inc",
+                                       "rand-timm:n=2,m=9,mstd=0,bilinear",
                                        "rand-big-vision:n=2,m=15",
                                        "three"};
     static const char *const bad[] = {"trivial:n=2",     "rand:m=9.5",  "rand:m=31", "rand-timm:m=11",

@@ -1,5 +1,5 @@
-/* Pixels as the trainer prepares them, for other programs to compare with: dump_input FILE KIND SIZE TRAINING ID KIND
- * as in --input; TRAINING 0 or 1. Prints "w h: x y w h flip" of the torch crop (seed 0, pass 0) and then (SIZE, SIZE,
+/* Pixels as the trainer prepares them, for other programs to compare with: dump_input FILE KIND SIZE TRAINING ID HOW
+ * KIND as in --input; TRAINING 0 or 1; HOW as in --interpolation. Prints "w h: x y w h flip" of the torch crop (seed 0, pass 0) and then (SIZE, SIZE,
  * 3) bytes. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +10,11 @@
 #include "worker/data/image/rng.h"
 #include "worker/data/loader/input.h"
 
-static int kind_of(const char *name)
+static const char *const kinds[] = {INPUTS(CHOICE_NAME) NULL}, *const ways[] = {INTERPOLATIONS(CHOICE_NAME) NULL};
+
+static int index_of(const char *name, const char *const *names)
 {
-    static const char *const names[] = {"torch", "caffe2", "plain", "cifar"};
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; names[i]; i++)
         if (strcmp(name, names[i]) == 0)
             return i;
     return -1;
@@ -25,14 +26,15 @@ int main(int argc, char **argv)
     struct image im;
     struct err e = {0};
     int c;
-    if (argc != 6 || kind_of(argv[2]) < 0)
+    if (argc != 7 || index_of(argv[2], kinds) < 0 || index_of(argv[6], ways) < 0)
         return 2;
     FILE *f = fopen(argv[1], "rb");
     while (f && (c = getc(f)) != EOF)
         buf_add(&file, &(char){(char)c}, 1);
-    struct input_options o = {.kind = (enum input_kind)kind_of(argv[2]),
+    struct input_options o = {.kind = (enum input_kind)index_of(argv[2], kinds),
                               .size = atoi(argv[3]),
                               .channels = 3,
+                              .interpolation = (enum interpolation)index_of(argv[6], ways),
                               .training = atoi(argv[4]) == 1,
                               .augment = {0.08, 1, 3.0 / 4, 4.0 / 3, 0.5}};
     const uint64_t id = strtoull(argv[5], NULL, 10);

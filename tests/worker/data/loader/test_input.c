@@ -174,7 +174,7 @@ static void avx2_gives_the_bits_of_plain_c(void **state)
         struct crop at = c;
         at.x = roll(&r, 0, im.w - c.w);
         at.y = roll(&r, 0, im.h - c.h);
-        const struct resample how = resample_crop(&at, w, h);
+        const struct resample how = resample_crop(i / 2 % 2 ? FILTER_BICUBIC : FILTER_BILINEAR, &at, w, h);
         const struct region whole = {.im = im};
         const size_t n = (size_t)w * (size_t)h * (size_t)im.c;
         uint8_t *out[2] = {malloc(n), malloc(n)};
