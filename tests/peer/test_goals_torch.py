@@ -97,11 +97,12 @@ def test_binary_cross_entropy(sets, net, tmp_path, smoothing):
     assert np.abs(got / there(sets, net, lambda z, y: bce(z, one_hot(y, smoothing))) - 1).max() <= 1e-9
 
 
-@pytest.mark.parametrize("smoothing", [0, 0.1])
-def test_binary_cross_entropy_of_mixed_pictures(sets, net, tmp_path, smoothing):
-    """The targets of both labels are 1. What is drawn is in the log; the partner of a position of a group is the one before it."""
+@pytest.mark.parametrize("smoothing, least", [(0, 0), (0.1, 0), (0, 0.3)])
+def test_binary_cross_entropy_of_mixed_pictures(sets, net, tmp_path, smoothing, least):
+    """The targets of both labels are 1, if they have more than the least share. What is drawn is in the log; the partner of a position of a group is
+    the one before it."""
     got = here(sets, tmp_path, "--loss", "bce", "--label-smoothing", smoothing, "--mixup", 0.4, "--cutmix", 1, "--mix-group", BATCH, "--no-hflip",
-               "--debug-batch-sha", tmp_path / "log")
+               "--bce-threshold", least, "--debug-batch-sha", tmp_path / "log")
     _, x, y = sets
     bce, optimizer, want, kinds = torch.nn.BCEWithLogitsLoss(), torch.optim.SGD(net.parameters(), 0.2, momentum=0.5), [], set()
     for line in map(json.loads, (tmp_path / "log").read_text().splitlines()):
@@ -110,8 +111,10 @@ def test_binary_cross_entropy_of_mixed_pictures(sets, net, tmp_path, smoothing):
         for i, (keep, share, label, second, (x0, y0, x1, y1), _) in enumerate(line["mix"]):
             mixed = keep * own[i] + (1 - keep) * own[i - 1]
             mixed[:, y0:y1, x0:x1] = own[i - 1][:, y0:y1, x0:x1]
-            hits = {label, second} if share > 0 else {label}
-            assert label == y[line["ids"][i]] and hits <= {label, int(y[line["ids"][i - 1]])}
+            mine, other = int(y[line["ids"][i]]), int(y[line["ids"][i - 1]])
+            gone = 1 - keep if keep < 1 else (y1 - y0) * (x1 - x0) / x[0, 0].numel()
+            hits = {mine, other} if mine == other else {k for k, part in ((mine, 1 - gone), (other, gone)) if part > least}
+            assert hits == ({label, second} if share > 0 else {label})
             kinds.add(("mixup" if keep < 1 else "cutmix" if x0 < x1 else "whole", len(hits)))
             pictures.append(mixed)
             targets.append(torch.tensor([(1 - smoothing) * (k in hits) + smoothing / len(COUNTS) for k in range(len(COUNTS))], dtype=torch.float64))

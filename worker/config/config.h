@@ -153,6 +153,7 @@ struct train_config {
     struct jitter color_jitter;
     double random_erase, mixup, cutmix; /* a share of the pictures; of Beta distributions, 0: not so */
     int64_t mix_group, repeated_augmentation;
+    double bce_threshold;
     bool strict_data;
     const char *debug_batch_sha; /* NULL: none */
     int64_t loader_threads;      /* 0: cores / local ranks */

@@ -117,6 +117,14 @@ static int check_loss(const struct train_config *c, struct err *e)
 {
     if (c->class_weights && c->loss == LOSS_BINARY)
         return err_set(e, ERR_USAGE, "--class-weights are those of --loss ce; --loss bce has none");
+    if (c->bce_threshold > 0 && (c->loss != LOSS_BINARY || (c->mixup <= 0 && c->cutmix <= 0)))
+        return err_set(e, ERR_USAGE,
+                       "--bce-threshold %g: labels share an image only with --loss bce and --mixup or --cutmix",
+                       c->bce_threshold);
+    if (c->bce_threshold > 0 && c->label_smoothing > 0)
+        return err_set(e, ERR_USAGE,
+                       "--label-smoothing %g: with --bce-threshold targets are 0 or 1; leave one of the two out",
+                       c->label_smoothing);
     return 0;
 }
 

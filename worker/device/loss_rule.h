@@ -3,7 +3,7 @@
  * Targets t are (1 - smoothing) * hit + smoothing / K over K classes; p = softmax(z). hit is onehot(label); of a mixed
  * row, whose second label has `share` of it,
  *   plain      (1 - share) * onehot(label) + share * onehot(second)
- *   binary     1 for both labels
+ *   binary     1 for both labels, however small the second's share is
  *   weighted   not defined: no row is mixed
  * The loss is
  *   plain      -sum t log p

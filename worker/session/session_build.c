@@ -323,7 +323,8 @@ struct state_options session_state(const struct session *s)
 
 static struct mix_options mix_of(const struct train_config *cfg)
 {
-    return (struct mix_options){.mixup = cfg->mixup, .cutmix = cfg->cutmix, .group = (size_t)cfg->mix_group};
+    return (struct mix_options){
+        .mixup = cfg->mixup, .cutmix = cfg->cutmix, .least = cfg->bce_threshold, .group = (size_t)cfg->mix_group};
 }
 
 /* Evaluation takes every held-out sample once, in order, for any number of ranks. */

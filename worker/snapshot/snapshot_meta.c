@@ -77,6 +77,7 @@ static const struct number {
     X("bn-decay", bn_decay)                                                                                            \
     X("clip-grad-norm", clip_grad_norm)                                                                                \
     X("label-smoothing", label_smoothing)                                                                              \
+    X("bce-threshold", bce_threshold)                                                                                  \
     X("ema", ema)                                                                                                      \
     X("ema-every", ema_every)                                                                                          \
     X("layer-decay", layer_decay)                                                                                      \

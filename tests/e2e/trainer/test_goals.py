@@ -215,6 +215,8 @@ def test_averages_move_as_seldom_as_asked(train, tmp_path):
 
 @pytest.mark.parametrize("args, says", [
     (["--loss", "bce", "--class-weights", "1,1,1"], "--class-weights are those of --loss ce"),
+    (["--bce-threshold", 0.2, "--mixup", 0.2], "--bce-threshold 0.2: labels share an image only with --loss bce and --mixup or --cutmix"),
+    (["--bce-threshold", 0.2, "--mixup", 0.2, "--loss", "bce", "--label-smoothing", 0.1], "--label-smoothing 0.1: with --bce-threshold targets are 0 or 1"),
     (["--class-weights", "1,2"], "2 numbers for 3 classes"),
     (["--class-weights", "1,x,2"], "x"),
     (["--class-weights", "0,0,0"], "all are 0"),

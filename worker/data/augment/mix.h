@@ -13,6 +13,7 @@
 
 struct mix_options {
     double mixup, cutmix; /* of the Beta distributions; 0: not that kind, both 0: nothing is mixed */
+    double least;         /* 0 to below 1/2: a label with no more of the target than this has none of it */
     size_t group;         /* positions, >= 1 */
 };
 

@@ -247,7 +247,7 @@ static void take_in(struct loader *l, const struct job *j, int rc, int label, st
     if (--s->pending > 0)
         return;
     if (s->mix)
-        mixing_end(s->mix, s->found, l->share, s->labels);
+        mixing_end(s->mix, s->found, l->share, l->o.mix.least, s->labels);
     set_ready(l, s);
 }
 

@@ -63,7 +63,7 @@ static void forget_partner(struct batch_mix *m)
     *m = (struct batch_mix){.erase = m->erase};
 }
 
-void mixing_end(struct batch_mix *mix, const int32_t *found, size_t rows, int32_t *labels)
+void mixing_end(struct batch_mix *mix, const int32_t *found, size_t rows, double least, int32_t *labels)
 {
     for (size_t i = 0; i < rows; i++) {
         struct batch_mix *m = &mix[i];
@@ -77,6 +77,8 @@ void mixing_end(struct batch_mix *mix, const int32_t *found, size_t rows, int32_
         const bool most = m->share > 0.5F;
         labels[i] = most ? other : mine;
         m->second = most ? mine : other;
-        m->share = mine == other ? 0 : most ? 1 - m->share : m->share;
+        m->share = most ? 1 - m->share : m->share;
+        if (mine == other || m->share <= (float)least)
+            m->share = 0;
     }
 }

@@ -31,7 +31,7 @@ size_t mixing_begin(const struct mixing *m, int part, size_t n, struct showing *
                     struct batch_mix *out);
 
 /* All parts, of `rows` rows. found: their samples' labels, -1 of those that cannot be used. labels: of each row,
- * becomes that with more of its target. */
-void mixing_end(struct batch_mix *mix, const int32_t *found, size_t rows, int32_t *labels);
+ * becomes that with more of its target. least: as in mix.h. */
+void mixing_end(struct batch_mix *mix, const int32_t *found, size_t rows, double least, int32_t *labels);
 
 #endif
