@@ -64,7 +64,8 @@ struct channels {
     X(SGD_CAFFE2, "caffe2")
 #define LR_PERS(X)                                                                                                     \
     X(LR_PER_STEP, "step")                                                                                             \
-    X(LR_PER_EPOCH, "epoch")
+    X(LR_PER_EPOCH, "epoch")                                                                                           \
+    X(LR_PER_EPOCH_BEFORE, "epoch-before")
 #define LR_SCALES(X)                                                                                                   \
     X(LR_SCALE_NONE, "none")                                                                                           \
     X(LR_SCALE_WORKERS, "workers")                                                                                     \

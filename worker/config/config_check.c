@@ -143,7 +143,7 @@ static int check_optimizer(const struct train_config *c, struct err *e)
                        schedule_policy_name((enum lr_policy)c->lr_policy));
     TRY(patterns_check("no-decay", c->no_decay, false, e));
     TRY(patterns_check("lr-mul", c->lr_mul, true, e));
-    if (c->lr_policy == LR_COSINE && c->lr_min > c->base_lr)
+    if ((c->lr_policy == LR_COSINE || c->lr_policy == LR_TIMM) && c->lr_min > c->base_lr)
         return err_set(e, ERR_USAGE, "--lr-min %g is above --base-learning-rate %g, from which the rate falls",
                        c->lr_min, c->base_lr);
     if (c->ema >= 1)

@@ -40,15 +40,30 @@ static double warm(const struct schedule *s, int64_t step)
     return (double)(step + 1) / w;
 }
 
+static double cosine(const struct schedule *s, double share)
+{
+    return share >= 1 ? s->least : s->least + (s->base_lr - s->least) * (1 + cos(M_PI * share)) / 2;
+}
+
+/* The step whose rate step `step` has. */
+static int64_t held(const struct schedule *s, int64_t step)
+{
+    if (s->hold == 0)
+        return step;
+    const int64_t first = step / s->hold * s->hold;
+    return !s->late ? first : first > s->hold ? first - s->hold : 0;
+}
+
 double schedule_lr(const struct schedule *s, int64_t step)
 {
-    step = s->hold > 0 ? step / s->hold * s->hold : step;
+    step = held(s, step);
     if (step < s->warmup_steps)
         return s->base_lr * warm(s, step);
     switch (s->policy) {
     case LR_COSINE:
-        return step >= s->total_steps ? s->least
-                                      : s->least + (s->base_lr - s->least) * (1 + cos(M_PI * done(s, step))) / 2;
+        return cosine(s, done(s, step));
+    case LR_TIMM:
+        return cosine(s, (double)step / (double)s->total_steps);
     case LR_MULTISTEP:
     case LR_HOROVOD:
     case LR_APEX:
@@ -73,7 +88,8 @@ int schedule_check(const struct schedule *s, struct err *e)
         return err_set(e, -EINVAL, "learning-rate policy %d is not known", (int)s->policy);
     if (!(s->base_lr >= 0) || !isfinite(s->base_lr))
         return err_set(e, -EINVAL, "base learning rate %g is not a number from 0 upwards", s->base_lr);
-    if (s->policy == LR_COSINE && !(s->least >= 0 && s->least <= s->base_lr))
+    const bool falls = s->policy == LR_COSINE || s->policy == LR_TIMM;
+    if (falls && !(s->least >= 0 && s->least <= s->base_lr))
         return err_set(e, -EINVAL, "the rate at the end, %g, is not between 0 and the base learning rate %g", s->least,
                        s->base_lr);
     if (s->total_steps < 1)
@@ -83,7 +99,7 @@ int schedule_check(const struct schedule *s, struct err *e)
                        s->warmup_steps, s->total_steps);
     if (s->policy == LR_STEP && s->step_size < 1)
         return err_set(e, -EINVAL, "step size %" PRId64 " of the step policy is below 1", s->step_size);
-    const bool gamma = s->policy != LR_COSINE && s->policy != LR_POLY && s->policy != LR_FIXED;
+    const bool gamma = !falls && s->policy != LR_POLY && s->policy != LR_FIXED;
     if (gamma && !(s->gamma > 0 && isfinite(s->gamma)))
         return err_set(e, -EINVAL, "gamma %g of the %s policy is not above 0", s->gamma,
                        schedule_policy_name(s->policy));

@@ -2,6 +2,7 @@
 #ifndef CRUN_WORKER_SCHEDULE_H
 #define CRUN_WORKER_SCHEDULE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/choice.h"
@@ -10,6 +11,7 @@ struct err;
 
 #define LR_POLICIES(X)                                                                                                 \
     X(LR_COSINE, "cosine")       /* half a cosine from base to least */                                                \
+    X(LR_TIMM, "timm")           /* the same, but begun with the run: warm-up covers its first steps, as in timm */    \
     X(LR_STEP, "step")           /* times gamma every step_size steps */                                               \
     X(LR_MULTISTEP, "multistep") /* times gamma at each milestone */                                                   \
     X(LR_POLY, "poly")           /* (1 - share of the run done)^power */                                               \
@@ -40,7 +42,8 @@ struct schedule {
     double warmup_start; /* CAFFE2, CONSTANT, HOROVOD */
     double base_lr;
     int64_t hold;         /* steps for which the rate stays as at the first of them: of an epoch; 0: one */
-    double least;         /* COSINE: the rate at the end, at most base_lr */
+    bool late;            /* with hold: the rate is that of so many steps before, at the beginning that of step 0 */
+    double least;         /* COSINE, TIMM: the rate at the end, at most base_lr */
     int64_t total_steps;  /* of the run */
     int64_t warmup_steps; /* steps before it: base * the warm-up's factor */
     int64_t step_size;    /* STEP: every so many steps, counted from step 0 ... */
@@ -56,6 +59,7 @@ int schedule_check(const struct schedule *s, struct err *e);
 
 /* Rate of step s (0-based), or where rates are held of the first one that has the same.
  * COSINE: least + (base - least) * (1 + cos(pi * (s - warmup) / (total - warmup))) / 2, least beyond the end.
+ * TIMM: the same with s / total.
  * POLY: base * (1 - (s - warmup) / (total - warmup))^power, 0 beyond the end.
  * The others count s from the beginning of the run, warm-up included, as LearningRate of Caffe2 and StepLR do. */
 double schedule_lr(const struct schedule *s, int64_t step);

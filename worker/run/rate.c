@@ -72,7 +72,8 @@ struct schedule rate_schedule(const struct train_config *cfg, double workers, in
                          .step_size = step_size > 0 ? step_size : 1,
                          .gamma = cfg->lr_gamma,
                          .power = cfg->lr_power,
-                         .hold = cfg->lr_per == LR_PER_EPOCH ? steps_per_epoch : 0};
+                         .hold = cfg->lr_per == LR_PER_STEP ? 0 : steps_per_epoch,
+                         .late = cfg->lr_per == LR_PER_EPOCH_BEFORE};
     if (s.policy == LR_HOROVOD || s.policy == LR_APEX) {
         set_preset(&s, cfg, workers, steps_per_epoch);
     } else {

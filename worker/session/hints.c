@@ -98,7 +98,7 @@ static void tell_useless(const struct train_config *c)
         bool read;
         const char *option, *with, *has;
     } options[] = {
-        {p == LR_COSINE, "lr-min", "--lr-policy cosine", policy},
+        {p == LR_COSINE || p == LR_TIMM, "lr-min", "--lr-policy cosine and timm", policy},
         {p == LR_MULTISTEP, "lr-milestones", "--lr-policy multistep", policy},
         {p == LR_STEP, "lr-step", "--lr-policy step", policy},
         {p == LR_POLY || p == LR_INV, "lr-power", "--lr-policy poly and inv", policy},

@@ -54,7 +54,7 @@ def test_random_weights_that_are_evaluated(data, tmp_path):
 
 @pytest.mark.parametrize("args, words", [
     (("--lr-milestones", "3,5"), ["--lr-milestones is of use with --lr-policy multistep only: this run has --lr-policy cosine"]),
-    (("--lr-min", 0.01, "--lr-policy", "fixed"), ["--lr-min is of use with --lr-policy cosine only: this run has --lr-policy fixed"]),
+    (("--lr-min", 0.01, "--lr-policy", "fixed"), ["--lr-min is of use with --lr-policy cosine and timm only: this run has --lr-policy fixed"]),
     (("--lr-step", 5, "--lr-gamma", 0.5, "--lr-policy", "multistep"), ["--lr-step is of use with --lr-policy step only: this run has --lr-policy multistep"]),
     (("--lr-power", 3, "--lr-warmup", "caffe2", "--warmup-start", 0.3, "--lr-policy", "apex"),
      ["--lr-power is of use with --lr-policy poly and inv only: this run has --lr-policy apex",

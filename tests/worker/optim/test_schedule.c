@@ -65,6 +65,25 @@ static void cosine_ends_at_the_least_rate(void **state)
     assert_string_equal(e.text, "the rate at the end, 0.5, is not between 0 and the base learning rate 0.4");
 }
 
+/* timm.scheduler.CosineLRScheduler(t_initial=10, lr_min=0.1, warmup_t=2, warmup_lr_init=0.04) of a rate of 0.4, 3 steps
+ * an epoch, stepped at the end of each epoch with its number plus one, and with its number as DeiT does. */
+static void timms_cosine_begins_with_the_run(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_TIMM,
+                         .warmup = WARMUP_CAFFE2,
+                         .warmup_start = 0.1,
+                         .base_lr = 0.4,
+                         .least = 0.1,
+                         .total_steps = 30,
+                         .warmup_steps = 6,
+                         .hold = 3};
+    EXPECT(&s, {0, 0.04}, {2, 0.04}, {3, 0.22}, {6, 0.37135254915624211}, {15, 0.25}, {29, 0.10734152255572697},
+           {30, 0.1});
+    s.late = true;
+    EXPECT(&s, {0, 0.04}, {3, 0.04}, {5, 0.04}, {6, 0.22}, {9, 0.37135254915624211}, {18, 0.25});
+}
+
 /* torch: lr * 0.1^(epoch div 30), here with 1000 steps an epoch. */
 static void step_drops_where_the_seeds_table_says(void **state)
 {
@@ -132,11 +151,11 @@ static void unusable_schedules_are_refused_with_the_value(void **state)
     (void)state;
     const struct schedule good = {.policy = LR_STEP, .base_lr = 0.1, .total_steps = 10, .step_size = 3, .gamma = 0.1};
     struct schedule bad[10];
-    const char *says[] = {"policy 9",      "rate -1",     "rate nan", "run of 0", "warm-up of -1",
+    const char *says[] = {"policy 10",     "rate -1",     "rate nan", "run of 0", "warm-up of -1",
                           "warm-up of 11", "step size 0", "gamma 0",  "power 0",  "17 milestones"};
     for (int i = 0; i < 10; i++)
         bad[i] = good;
-    bad[0].policy = (enum lr_policy)9;
+    bad[0].policy = (enum lr_policy)10;
     bad[1].base_lr = -1;
     bad[2].base_lr = NAN;
     bad[3].total_steps = 0;
@@ -232,6 +251,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cosine_after_warm_up_follows_the_golden_table),
         cmocka_unit_test(cosine_ends_at_the_least_rate),
+        cmocka_unit_test(timms_cosine_begins_with_the_run),
         cmocka_unit_test(cosine_without_warm_up_starts_at_the_base_rate),
         cmocka_unit_test(step_drops_where_the_seeds_table_says),
         cmocka_unit_test(step_counts_from_step_0_even_after_warm_up),
