@@ -1,4 +1,4 @@
-"""Networks of positions give the same numbers here and in PyTorch: ConvNeXt-T and ViT-S/16, from the same weights on the same pictures.
+"""Networks of positions give the same numbers here and in PyTorch: ConvNeXt-T, ViT-S/16 and timm's of DeiT III, of the same weights and pictures.
 
 Torchvision's initial values would hide much: a layer scale of 1e-6 and a head of zeros. So all weights are moved by a hundredth of a normal
 value, layer scales are between 0.5 and 1.5. Without stochastic depth: what is dropped is each program's own. Pictures are of random bytes, the
@@ -12,6 +12,7 @@ import subprocess
 import numpy as np
 import pytest
 import safetensors.torch
+import timm
 import torch
 import torchvision
 
@@ -30,9 +31,14 @@ def vit(size):
     return torchvision.models.VisionTransformer(size, 16, 12, 6, 384, 1536, num_classes=CLASSES)
 
 
+def deit3(size):
+    return timm.create_model("deit3_small_patch16_224", img_size=size, num_classes=CLASSES)
+
+
 # pictures' size, batch, text, values that are set, PyTorch's network, how many parameters it has
 CASES = {"convnext_tiny": (64, 4, "convnext", "stochastic_depth=0", convnext, 182),
-         "vit_s_16": (96, 4, "vit", "width=384 heads=6 mlp=1536", vit, 152)}
+         "vit_s_16": (96, 4, "vit", "width=384 heads=6 mlp=1536", vit, 152),
+         "deit3_s_16": (96, 4, "deit3", "stochastic_depth=0", deit3, 176)}
 
 
 class Case:
@@ -43,7 +49,7 @@ class Case:
         model = self.make(self.size)
         with torch.no_grad():
             for k, p in model.named_parameters():
-                if k.endswith("layer_scale"):
+                if k.endswith(("layer_scale", "gamma")):
                     p.uniform_(0.5, 1.5)
                 else:
                     p.add_(torch.randn_like(p), alpha=0.01)

@@ -3,16 +3,21 @@ import fnmatch
 import re
 
 import pytest
+import safetensors.torch
+import timm
+import timm.optim
+import timm.scheduler
 import torch
 import torchvision
 
 from support import TRAINER, run
+from tensors import newest
 
-IMAGES = {"torchvision-v1": 1281167, "torchvision-v2": 1281167, "torchshard": 1281167, "goyal": 1281167, "caffe2": 1281167}
+IMAGES = 1281167
 
 
 def schedule(recipe, arch="mlp"):
-    p = run(TRAINER, "summary", "--recipe", recipe, "--train-data", "null", "--null-images", IMAGES[recipe], "--num-labels", 1000, "--device", "ref",
+    p = run(TRAINER, "summary", "--recipe", recipe, "--train-data", "null", "--null-images", IMAGES, "--num-labels", 1000, "--device", "ref",
             "--arch", arch, "--all-epochs")
     assert p.returncode == 0, p.stderr
     return [tuple(map(float, m)) for m in re.findall(r"epoch \d+: rate (\S+), kept (\S+)$", p.stdout, re.M)]
@@ -66,6 +71,42 @@ def test_what_is_typed_goes_before_a_recipe():
     p = run(TRAINER, "--recipe", "torchvision-v1", "--lr", 0.4, "--train-data", "null", "--print-config")
     assert "base-learning-rate = 0.4  # command line" in p.stdout and "batch-size = 256  # recipe torchvision-v1" in p.stdout
     assert "recipe = torchvision-v1  # command line" in p.stdout
+
+
+@pytest.mark.parametrize("recipe, arch, first, least, late", [("rsb-a3", "resnet50", 1e-4, 1e-6, False), ("deit3-s", "deit3_s_16", 1e-6, 1e-5, True)])
+def test_timms_cosine_and_lamb(recipe, arch, first, least, late):
+    """train.py of timm steps its scheduler behind each epoch with the number of the next one, main.py of DeiT with that of the epoch."""
+    s = {k: v for k, (v, _) in settings(recipe).items()}
+    epochs = int(s["num-epochs"])
+    o = timm.optim.Lamb([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))], lr=float(s["base-learning-rate"]))
+    assert ([float(s["momentum"]), float(s["beta2"])], float(s["clip-grad-norm"])) == ([*o.defaults["betas"]], o.defaults["max_grad_norm"])
+    scheduler = timm.scheduler.CosineLRScheduler(o, epochs, lr_min=least, warmup_t=5, warmup_lr_init=first)
+    want = []
+    for epoch in range(epochs):
+        want.append(o.param_groups[0]["lr"])
+        scheduler.step(epoch if late else epoch + 1)
+    got = schedule(recipe, arch)
+    assert len(got) == epochs and max(abs(g - w) for (g, _), w in zip(got, want)) <= 1e-12
+
+
+@pytest.mark.parametrize("recipe", ["rsb-a3", "deit3-s"])
+def test_of_timms_models_what_has_one_dimension_does_not_decay(recipe, tmp_path):
+    """One step at a decay of 1, without gradients: what decays is gone by the rate, all else stays."""
+    s = settings(recipe)
+    model = timm.create_model({"rsb-a3": "resnet50", "deit3-s": "deit3_small_patch16_224"}[recipe], num_classes=10)
+    alone = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    want = {k for k, p in model.named_parameters() if p.ndim > 1 and k not in alone}
+    moved = {}
+    for rate in (0, 0.5):
+        p = run(TRAINER, "--recipe", recipe, "--train-data", "null", "--null-images", 8, "--num-labels", 10, "--batch-size", 8, "--image-size", 32,
+                "--scale", 32, "--mix-group", 8, "--max-steps", 1, "--lr", rate, "--lr-min", 0, "--lr-policy", "fixed", "--warmup-epochs", 0, "--optimizer",
+                "adamw", "--weight-decay", 1, "--adam-eps", 1, "--clip-grad-norm", 1e-30, "--device", "ref", "--checkpoint-dir", tmp_path / str(rate))
+        assert p.returncode == 0, p.stderr
+        moved[rate] = safetensors.torch.load_file(newest(tmp_path / str(rate)) / "model.safetensors")
+    have = dict(model.named_parameters())
+    assert s["bn-decay"][0] == "off" and have.keys() <= moved[0].keys()
+    for k in have:
+        torch.testing.assert_close(moved[0.5][k], moved[0][k] * (0.5 if k in want else 1), rtol=1e-6, atol=1e-12, msg=k)
 
 
 def test_what_is_of_a_norm_does_not_decay():

@@ -13,6 +13,8 @@ struct err;
 #define RECIPES(X)                                                                                                     \
     X("torchvision-v1", recipe_torchvision_v1)                                                                         \
     X("torchvision-v2", recipe_torchvision_v2)                                                                         \
+    X("rsb-a3", recipe_rsb_a3)                                                                                         \
+    X("deit3-s", recipe_deit3_s)                                                                                       \
     X("caffe2", recipe_caffe2)                                                                                         \
     X("goyal", recipe_goyal)                                                                                           \
     X("torchshard", recipe_torchshard)

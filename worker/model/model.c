@@ -44,6 +44,7 @@
     X("vit_b_16", net_vit, "")                                                                                         \
     X("vit_l_16", net_vit, "set width=1024 layers=24 heads=16 mlp=4096\n")                                             \
     X("vit_s_16", net_vit, "set width=384 heads=6 mlp=1536\n")                                                         \
+    X("deit3_s_16", net_deit3, "")                                                                                     \
     X("convnet", net_convnet, "")                                                                                      \
     X("gpt2", net_gpt2, "")                                                                                            \
     X("gpt2_medium", net_gpt2, "set width=1024 layers=24 heads=16\n")                                                  \

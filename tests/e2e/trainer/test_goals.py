@@ -223,7 +223,7 @@ def test_averages_move_as_seldom_as_asked(train, tmp_path):
     (["--val-split", 0.1, "--test-data", "x"], "drop one of the two"),
     (["--early-stop", 2], "nothing is evaluated"),
     (["--shuffle", "balanced", "--sampler", "sharded"], "--shuffle balanced"),
-    (["--recipe", "resnet"], "--recipe: 'resnet' is not one of torchvision-v1, torchvision-v2, caffe2, goyal, torchshard"),
+    (["--recipe", "resnet"], "--recipe: 'resnet' is not one of torchvision-v1, torchvision-v2, rsb-a3, deit3-s, caffe2, goyal, torchshard"),
 ])
 def test_contradictions_are_one_sentence(data, net, args, says):
     p = run(TRAINER, "--train-data", data / "train", "--arch", net, "--device", "ref", *args)

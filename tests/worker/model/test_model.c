@@ -58,6 +58,7 @@ static void parameters_are_as_many_as_published(void **state)
         {"convnext_small", 1000, 3, 224, 50223688},
         {"convnext_base", 1000, 3, 224, 88591464},
         {"vit_s_16", 1000, 3, 224, 22050664},
+        {"deit3_s_16", 1000, 3, 224, 22059496},
         {"vit_b_16", 1000, 3, 224, 86567656},
         {"vit_l_16", 1000, 3, 224, 304326632},
         {"wide_resnet50_2", 1000, 3, 224, 68883240},
@@ -567,7 +568,7 @@ static void impossible_models_are_refused_with_a_sentence(void **state)
         "unknown architecture 'resnet19' (expected one of resnet18, resnet34, resnet50, resnet101, "
         "resnet152, resnet18_small, resnet34_small, resnet50_small, wide_resnet50_2, wide_resnet101_2, "
         "resnext50_32x4d, resnext101_32x8d, wrn_28_10, wrn_16_4, convnext_tiny, convnext_small, "
-        "convnext_base, vit_b_16, vit_l_16, vit_s_16, convnet, gpt2, gpt2_medium, gpt2_large, gpt2_xl, tinyllama, mlp, or a file FILE.net)");
+        "convnext_base, vit_b_16, vit_l_16, vit_s_16, deit3_s_16, convnet, gpt2, gpt2_medium, gpt2_large, gpt2_xl, tinyllama, mlp, or a file FILE.net)");
     bad = o, bad.classes = 1;
     assert_refused(bad, "1 classes (expected at least 2)");
     bad = o, bad.input.channels = 2;

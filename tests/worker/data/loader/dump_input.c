@@ -1,6 +1,6 @@
 /* Pixels as the trainer prepares them, for other programs to compare with: dump_input FILE KIND SIZE TRAINING ID HOW
- * KIND as in --input; TRAINING 0 or 1; HOW as in --interpolation. Prints "w h: x y w h flip" of the torch crop (seed 0, pass 0) and then (SIZE, SIZE,
- * 3) bytes. */
+ * KIND as in --input; TRAINING 0 or 1; HOW as in --interpolation. Prints "w h: x y w h flip" of the torch crop (seed 0,
+ * pass 0) and then (SIZE, SIZE, 3) bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
