@@ -8,6 +8,7 @@ import pytest
 from metrics_file import loss_curve
 from support import CRUN, TRAINER, run
 from tensors import newest
+from test_exactness import kill_after_a_checkpoint
 
 MIXED = ["--augment", "trivial", "--random-erase", 0.3, "--mixup", 0.2, "--cutmix", 1, "--mix-group", 7, "--repeated-augmentation", 3]
 STEPS, BATCH, IMAGES = 6, 24, 60
@@ -18,10 +19,14 @@ def data(shapes):
     return shapes(28, IMAGES, 10) / "train"
 
 
-def train(data, world, *args, code=0):
+def command(data, world, *args):
     program = [TRAINER] if world == 1 else [CRUN, "--standalone", "--nproc_per_node", world, "trainer"]
-    p = run(*program, "--train-data", data, "--arch", "mlp", "--image-size", 28, "--batch-size", BATCH, "--device", "ref", "--sync-bn",
-            "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--label-smoothing", 0.1, "--num-epochs", 2, "--max-steps", STEPS, *MIXED, *args)
+    return [*program, "--train-data", data, "--arch", "mlp", "--image-size", 28, "--batch-size", BATCH, "--device", "ref", "--sync-bn",
+            "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--label-smoothing", 0.1, "--num-epochs", 2, "--max-steps", STEPS, *MIXED, *args]
+
+
+def train(data, world, *args, code=0):
+    p = run(*command(data, world, *args))
     assert p.returncode == code, p.stdout + p.stderr
     return p
 
@@ -89,6 +94,20 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(data, tmp_path):
     assert one.name == other.name
     for file in ("model.safetensors", "train.safetensors"):
         assert (one / file).read_bytes() == (other / file).read_bytes(), file
+
+
+def test_a_run_that_was_killed_goes_on_with_the_same_bits(data, tmp_path):
+    """kill -9 of both ranks behind any checkpoint: batches of the whole run, losses and the last weights are those of a run that nobody killed."""
+    long = ["--num-epochs", 12, "--max-steps", 30, "--checkpoint-every", 1]
+    train(data, 2, "--checkpoint-dir", tmp_path / "whole", *long, "--debug-batch-sha", tmp_path / "whole.log")
+    kill_after_a_checkpoint(command(data, 2, "--checkpoint-dir", tmp_path / "killed", *long, "--debug-batch-sha", tmp_path / "first.log"), tmp_path / "killed")
+    begun = int(newest(tmp_path / "killed").name.split("-")[1])
+    assert begun < 30
+    train(data, 2, "--checkpoint-dir", tmp_path / "killed", *long, "--resume", "auto", "--debug-batch-sha", tmp_path / "second.log")
+    assert list(shown(tmp_path / "second.log").items()) == list(shown(tmp_path / "whole.log").items())[begun:]
+    assert np.array_equal(loss_curve(tmp_path / "whole"), loss_curve(tmp_path / "killed"))
+    for file in ("model.safetensors", "train.safetensors"):
+        assert (newest(tmp_path / "whole") / file).read_bytes() == (newest(tmp_path / "killed") / file).read_bytes(), file
 
 
 def test_other_repetitions_in_the_middle_of_an_epoch_are_refused(data, tmp_path):
