@@ -4,8 +4,9 @@ recipe's rate for so many, 20 epochs of 10 steps. (Where a batch norm sees 16 va
 to 4e-4 within 100 steps, in any program.)
 
 tests/peer/batches writes the pictures of each batch; that they are trainer's says its log, hashes included. PyTorch erases, mixes and trains.
-ref computes in double precision, as PyTorch in float64. cpu in fp32 is nearer to one of three runs of PyTorch (float64, fp32, fp32 with channels last)
-than the furthest of them are to each other."""
+ref computes in double precision, as PyTorch in float64. cpu in fp32 ends as far from float64 as two runs of PyTorch
+in fp32 (one with channels last) do from it and from each other: within twice that, since a distance grows a hundred thousand times from one rounding,
+and theirs differ by 1.6 from each other."""
 import copy
 import itertools
 import json
@@ -186,4 +187,4 @@ def test_cpu_is_as_near_as_two_runs_of_pytorch_are(case, exact):
     off = [apart(ours, r) for r in runs]
     print("losses apart: cpu and PyTorch in float64, fp32 and fp32 by channels:", *(f"{v:.2e}" for v in off), "; these among one another:",
           *(f"{v:.2e}" for v in spread))
-    assert min(off) <= max(spread)
+    assert off[0] <= 2 * max(spread) and max(spread) < 0.05
