@@ -4,13 +4,13 @@ recipe's rate for so many, 20 epochs of 10 steps. (Where a batch norm sees 16 va
 to 4e-4 within 100 steps, in any program.)
 
 tests/peer/batches writes the pictures of each batch; that they are trainer's says its log, hashes included. PyTorch erases, mixes and trains.
-ref computes in double precision, as PyTorch in float64. cpu in fp32 ends as far from float64 as two runs of PyTorch
-in fp32 (one with channels last) do from it and from each other: within twice that, since a distance grows a hundred thousand times from one rounding,
-and theirs differ by 1.6 from each other."""
+ref computes in double precision, as PyTorch in float64. A rounding of fp32 grows a hundred thousand times in these steps, so how far a program
+ends from float64 is chance: five runs of cpu and ten of PyTorch in fp32, which differ in rounding alone (memory format, the last bit of weights), show
+how far: the median of cpu is within PyTorch's."""
 import copy
-import itertools
 import json
 import math
+import statistics
 import subprocess
 
 import numpy as np
@@ -104,16 +104,24 @@ class Case:
         self.folder, self.data = folder, data
         self.state = Net().state_dict()
         (folder / "small.net").write_text(TEXT)
-        safetensors.torch.save_file(self.state, folder / "w.safetensors")
         subprocess.run([BUILD / "tests/peer/batches", data, str(SIZE), str(BATCH), str(GROUP), str(EPOCHS * STEPS), folder], check=True, timeout=60)
         self.log = (folder / "log").read_text()
         self.images = torch.from_numpy(np.fromfile(folder / "images", np.uint8).reshape(-1, BATCH, SIZE, SIZE, 3))
 
-    def here(self, device):
+    def start(self, nudge):
+        """The weights; nudge: a seed by which each moves to a number next to it, or stays."""
+        if nudge is None:
+            return self.state
+        generator = torch.Generator().manual_seed(nudge)
+        towards = {k: (torch.randint(3, v.shape, generator=generator) - 1) * math.inf for k, v in self.state.items() if v.is_floating_point()}
+        return {k: torch.nextafter(v, torch.where(towards[k].isnan(), v, towards[k])) if k in towards else v for k, v in self.state.items()}
+
+    def here(self, device, nudge=None):
         """Losses; weights, statistics and their averages."""
-        out = self.folder / device
+        out, start = self.folder / f"{device}-{nudge}", self.folder / f"{nudge}.safetensors"
+        safetensors.torch.save_file(self.start(nudge), start)
         p = run(TRAINER, "--recipe", "torchvision-v2", "--train-data", self.data, "--arch", self.folder / "small.net", "--image-size", SIZE, "--batch-size", BATCH,
-                "--mix-group", GROUP, "--num-epochs", EPOCHS, "--lr", repr(RATE), "--pretrained", self.folder / "w.safetensors", "--device", device,
+                "--mix-group", GROUP, "--num-epochs", EPOCHS, "--lr", repr(RATE), "--pretrained", start, "--device", device,
                 "--amp", "off", "--threads", 2, "--checkpoint-dir", out, "--debug-batch-sha", out.with_suffix(".log"), timeout=900)
         assert p.returncode == 0, p.stderr
         assert out.with_suffix(".log").read_text() == self.log
@@ -122,17 +130,17 @@ class Case:
         return (np.array([s["loss"] for s in steps if "lr" in s]), safetensors.torch.load_file(newest(out) / "model.safetensors"),
                 {k[4:]: v for k, v in all_of.items() if k.startswith("ema.")})
 
-    def there(self, dtype, memory_format=torch.contiguous_format):
+    def there(self, dtype, memory_format=torch.contiguous_format, nudge=None):
         model = Net()
-        model.load_state_dict(self.state)
+        model.load_state_dict(self.start(nudge))
         model = model.to(dtype).to(memory_format=memory_format).train()
         average, losses = copy.deepcopy(model), []
         optimizer = optimizer_of(model, RATE, DECAY)
         scheduler = scheduler_of(optimizer, EPOCHS, WARM)
         for i, line in enumerate(map(json.loads, self.log.splitlines())):
-            x = ((self.images[i].double() / 255 - MEAN) / STD).permute(0, 3, 1, 2)
+            x = ((self.images[i].to(dtype) / 255 - MEAN.to(dtype)) / STD.to(dtype)).permute(0, 3, 1, 2)  # as torchvision's references
             x, targets = erased_and_mixed(x, line)
-            logits = model(x.to(dtype).contiguous(memory_format=memory_format))
+            logits = model(x.contiguous(memory_format=memory_format))
             loss = torch.nn.functional.cross_entropy(logits, targets.to(dtype), label_smoothing=SMOOTHING)
             optimizer.zero_grad()
             loss.backward()
@@ -180,11 +188,9 @@ def test_ref_is_pytorch_in_double_precision(case, exact):
     assert furthest(averages, exact[1]) > 1e-3
 
 
-def test_cpu_is_as_near_as_two_runs_of_pytorch_are(case, exact):
-    runs = [exact[0], *(case.there(torch.float32, f)[0] for f in (torch.contiguous_format, torch.channels_last))]
-    ours = case.here("cpu")[0]
-    spread = [apart(a, b) for a, b in itertools.combinations(runs, 2)]
-    off = [apart(ours, r) for r in runs]
-    print("losses apart: cpu and PyTorch in float64, fp32 and fp32 by channels:", *(f"{v:.2e}" for v in off), "; these among one another:",
-          *(f"{v:.2e}" for v in spread))
-    assert off[0] <= 2 * max(spread) and max(spread) < 0.05
+def test_cpu_is_as_near_as_runs_of_pytorch_are(case, exact):
+    starts = (None, 1, 2, 3, 4)
+    theirs = sorted(apart(case.there(torch.float32, f, nudge)[0], exact[0]) for f in (torch.contiguous_format, torch.channels_last) for nudge in starts)
+    ours = sorted(apart(case.here("cpu", nudge)[0], exact[0]) for nudge in starts)
+    print("losses apart from float64: cpu", *(f"{v:.2e}" for v in ours), "; PyTorch in fp32", *(f"{v:.2e}" for v in theirs))
+    assert statistics.median(ours) <= theirs[-1] < 0.05
