@@ -52,8 +52,9 @@ def version_of(build):
 
 
 def stripped(path, scratch):
-    out = scratch / path.name
-    subprocess.run(["strip", "--strip-unneeded", "-o", out, path], check=True)
+    out, machine = scratch / path.name, elf.machine(path)
+    strip = "strip" if machine == os.uname().machine else f"{machine}-linux-gnu-strip"
+    subprocess.run([strip, "--strip-unneeded", "-o", out, path], check=True)
     return out
 
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# A C compiler for an older glibc than this system's. usage: zig.sh FOLDER
+# A C compiler for an older glibc than this system's. usage: zig.sh FOLDER [MACHINE]
 #
-# FOLDER/cc is clang, lld and the stubs of glibc 2.28 out of the project Zig, which PyPI has as one wheel. It sees no header of this system's:
-# FOLDER/include has those of libraries that are opened on first use, which are needed, and of uthash. What is there already is left as it is.
+# FOLDER/cc (of another machine than this one: FOLDER/cc-MACHINE) is clang, lld and the stubs of glibc 2.28 out of the project Zig, which PyPI has as
+# one wheel. It sees no header of this system's: FOLDER/include has those of libraries that are opened on first use, which are needed, and of
+# uthash. What is there already is left as it is.
 set -euo pipefail
 RELEASE=0.17.1 GLIBC=2.28
-dir=$(realpath -m "$1") machine=$(uname -m)
+dir=$(realpath -m "$1") machine=${2:-$(uname -m)} cc=cc
+[ "$machine" = "$(uname -m)" ] || cc=cc-$machine
 
 mkdir -p "$dir/include"/{openssl,hwloc/autogen}
 if [ ! -d "$dir/zig-$RELEASE" ]; then
@@ -14,7 +16,7 @@ if [ ! -d "$dir/zig-$RELEASE" ]; then
     mv "$dir/zig-$RELEASE.new" "$dir/zig-$RELEASE"
     rm -r "$dir/venv"
 fi
-multiarch=/usr/include/$machine-linux-gnu
+multiarch=/usr/include/$(uname -m)-linux-gnu # these headers are the same for all machines of 64 bits
 ln -sf /usr/include/openssl/*.h "$multiarch"/openssl/*.h "$dir/include/openssl/"
 ln -sf /usr/include/hwloc/*.h "$dir/include/hwloc/"
 ln -sfn "$multiarch/curl" "$dir/include/curl"
@@ -23,7 +25,7 @@ ln -sf /usr/include/{hwloc,microhttpd,uthash,utlist}.h "$dir/include/"
 
 # meson asks what the linker is, and knows no "zig ld": it is lld. Where it asks for the compiler's macros (-E -dM -), clang is given the
 # target as it is, and knows no number of glibc in it.
-cat >"$dir/cc" <<CC
+cat >"$dir/$cc" <<CC
 #!/bin/sh
 export ZIG_GLOBAL_CACHE_DIR=$dir/cache ZIG_LOCAL_CACHE_DIR=$dir/cache
 target=$machine-linux-gnu.$GLIBC
@@ -33,5 +35,5 @@ case " \$* " in
 esac
 exec $dir/zig-$RELEASE/ziglang/zig cc -target "\$target" -fno-sanitize=undefined -isystem $dir/include "\$@"
 CC
-chmod +x "$dir/cc"
-echo "$dir/cc"
+chmod +x "$dir/$cc"
+echo "$dir/$cc"
