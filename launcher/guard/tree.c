@@ -17,16 +17,53 @@
 #define PIDS_FIRST 32768 /* the kernel's default pid_max */
 #define PIDS_MAX 4194304 /* upper bound of pid_max */
 
+/* Helpers of this process that have an exit signal all the same (tree_set_beside). */
+static pid_t beside[TREE_BESIDE_MAX];
+
+static bool is_beside(pid_t pid)
+{
+    for (int i = 0; i < TREE_BESIDE_MAX; i++)
+        if (pid > 0 && beside[i] == pid)
+            return true;
+    return false;
+}
+
+bool tree_set_beside(pid_t before, pid_t after)
+{
+    for (int i = 0; i < TREE_BESIDE_MAX; i++)
+        if (beside[i] == before) {
+            beside[i] = after;
+            return true;
+        }
+    return false;
+}
+
+/* Is each child of this process a helper? By /proc, which costs more than waitid(2). */
+static bool has_helpers_alone(void)
+{
+    struct procs ps;
+    bool alone = procs_below(&ps, getpid());
+    for (size_t i = 0; i < ps.n; i++)
+        alone = alone && (ps.v[i].parent != getpid() || ps.v[i].is_silent || is_beside(ps.v[i].pid));
+    procs_free(&ps);
+    return alone;
+}
+
 /* Does a process belong to the tree: alive, not spared, and not a helper that the root has started beside the tree? */
 static bool is_of_tree(const struct proc *p, pid_t root, pid_t spared)
 {
-    return !proc_is_dead(p) && p->pid != spared && !(p->parent == root && p->is_silent);
+    return !proc_is_dead(p) && p->pid != spared && !(p->parent == root && (p->is_silent || is_beside(p->pid)));
 }
 
 bool tree_empty(void)
 {
     siginfo_t info;
-    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD;
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0)
+        return errno == ECHILD;
+    for (int i = 0; i < TREE_BESIDE_MAX; i++)
+        if (beside[i])
+            return has_helpers_alone();
+    return false;
 }
 
 bool tree_has_proc(void)

@@ -44,8 +44,13 @@ bool tree_is_ready_for(pid_t pid, int signo);
 /* Is the signal pending in the process? False, too, if there is no /proc. */
 bool tree_has_pending(pid_t pid, int signo);
 
-/* True if this process has no child, dead or alive. */
+/* True if this process has no child, dead or alive, but helpers. */
 bool tree_empty(void);
+
+/* qemu-user refuses a child without an exit signal. A helper that has one is told to this process's tree by its pid:
+ * (0, pid) when it starts, (pid, 0) once it is reaped. False: the table is full, or has no such pid. */
+bool tree_set_beside(pid_t before, pid_t after);
+#define TREE_BESIDE_MAX 16
 
 /* True if no process lives, and none of the dead is ours to reap: those that are left belong to a debugger first. A
  * caller that asks twice, TREE_DEAD_MS apart, has missed none. */

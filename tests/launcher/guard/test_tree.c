@@ -266,6 +266,29 @@ static void whoever_forks_meanwhile_stands_still(void **state)
     assert_true(tree_kill_all(PATIENCE_MS / 4));
 }
 
+/* As under qemu-user, where every child has an exit signal. */
+static void a_helper_with_an_exit_signal_is_not_of_the_tree(void **state)
+{
+    (void)state;
+    char text[TREE_ONE_MAX];
+    const pid_t helper = fork();
+    if (helper == 0)
+        for (;;)
+            pause();
+    assert_true(helper > 0);
+    assert_false(tree_empty());
+    assert_true(tree_set_beside(0, helper));
+    assert_true(tree_empty());
+    assert_int_equal(tree_kill(), 0);
+    tree_describe(text, sizeof text);
+    assert_string_equal(text, "");
+    assert_int_equal(kill(helper, SIGKILL), 0);
+    assert_int_equal(waitpid(helper, NULL, 0), helper);
+    assert_true(tree_set_beside(helper, 0));
+    assert_false(tree_set_beside(helper, 0));
+    assert_true(tree_empty());
+}
+
 static int set_up(void **state)
 {
     sigset_t chld;
@@ -286,6 +309,7 @@ int main(void)
         cmocka_unit_test(whoever_left_its_parents_is_found),
         cmocka_unit_test(who_only_holds_the_memory_of_a_dead_worker_is_ended_and_not_counted),
         cmocka_unit_test(whoever_forks_meanwhile_stands_still),
+        cmocka_unit_test(a_helper_with_an_exit_signal_is_not_of_the_tree),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }
