@@ -1,5 +1,6 @@
-/* CRC32C (Castagnoli polynomial, reflected 0x82f63b78): the SSE4.2 instruction where the CPU has it, else eight tables
- * of 256 entries ("slicing by 8"). The choice is made once, at the first call; both give the same values. */
+/* CRC32C (Castagnoli polynomial, reflected 0x82f63b78): the instruction of SSE4.2 or ARMv8 where the CPU has it, else
+ * eight tables of 256 entries ("slicing by 8"). The choice is made once, at the first call; all give the same values.
+ */
 #include "common/base/crc32c.h"
 
 #include <pthread.h>
@@ -9,13 +10,26 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <nmmintrin.h>
-#define HAVE_SSE42_PATH 1
+#define HAVE_INSTRUCTION 1
+#define INSTRUCTION_TARGET "sse4.2,crc32"
+#define CRC_OF_8 _mm_crc32_u64
+#define CRC_OF_1 _mm_crc32_u8
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#define HAVE_INSTRUCTION 1
+#define INSTRUCTION_TARGET "+crc"
+#define CRC_OF_8 __crc32cd
+#define CRC_OF_1 __crc32cb
 #endif
 
 #define POLYNOMIAL 0x82f63b78u
 
 static uint32_t table[8][256];
+#ifdef HAVE_INSTRUCTION
 static bool have_instruction;
+#endif
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void prepare(void)
@@ -29,11 +43,13 @@ static void prepare(void)
     for (int k = 1; k < 8; k++)
         for (int i = 0; i < 256; i++)
             table[k][i] = (table[k - 1][i] >> 8) ^ table[0][table[k - 1][i] & 0xff];
-#ifdef HAVE_SSE42_PATH
+#if defined(__x86_64__)
     /* Not __builtin_cpu_supports(): it would run a dozen CPUID instructions at the start of every program, each a
      * trap in a virtual machine. */
     unsigned a, b, c, d;
     have_instruction = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2);
+#elif defined(__aarch64__)
+    have_instruction = getauxval(AT_HWCAP) & HWCAP_CRC32;
 #endif
 }
 
@@ -50,18 +66,19 @@ static uint32_t with_tables(uint32_t c, const unsigned char *p, size_t n)
     return c;
 }
 
-#ifdef HAVE_SSE42_PATH
-__attribute__((target("sse4.2,crc32"))) static uint32_t with_instruction(uint32_t c, const unsigned char *p, size_t n)
+#ifdef HAVE_INSTRUCTION
+__attribute__((target(INSTRUCTION_TARGET))) static uint32_t with_instruction(uint32_t c, const unsigned char *p,
+                                                                             size_t n)
 {
     uint64_t wide = c;
     for (; n >= 8; n -= 8, p += 8) {
         uint64_t v;
         memcpy(&v, p, 8);
-        wide = _mm_crc32_u64(wide, v);
+        wide = CRC_OF_8(wide, v);
     }
     c = (uint32_t)wide;
     for (; n > 0; n--)
-        c = _mm_crc32_u8(c, *p++);
+        c = CRC_OF_1(c, *p++);
     return c;
 }
 #endif
@@ -69,7 +86,7 @@ __attribute__((target("sse4.2,crc32"))) static uint32_t with_instruction(uint32_
 uint32_t crc32c(uint32_t crc, const void *data, size_t n)
 {
     pthread_once(&once, prepare);
-#ifdef HAVE_SSE42_PATH
+#ifdef HAVE_INSTRUCTION
     if (have_instruction)
         return ~with_instruction(~crc, data, n);
 #endif

@@ -15,13 +15,12 @@ if [ ! -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ]; then
         { echo "root.sh: no binfmt_misc here: load the kernel's module, and be root in the initial user namespace" >&2; exit 2; }
     cat /usr/lib/binfmt.d/qemu-aarch64.conf >/proc/sys/fs/binfmt_misc/register
 fi
-if [ -e "$root/complete" ] && printf '%s\n' "$@" | sort | cmp -s - "$root/complete"; then
+if [ -e "$root/complete" ] && [ -z "$(printf '%s\n' "$@" | sort | comm -23 - "$root/complete")" ]; then
     exit 0
 fi
-[ ! -e "$root" ] || mv "$root" "$root.old"
-rm -rf "$root.old"
+rm -rf "$root" "$root.new"
 echo "Debian $VERSION_CODENAME for $architecture goes into $root: minutes under qemu" >&2
 mmdebstrap --quiet --mode=root --variant=minbase --architectures="$architecture" --include="$*" \
     --aptopt='Acquire::Languages "none"' --dpkgopt='path-exclude=/usr/share/man/*' "$VERSION_CODENAME" "$root.new"
-printf '%s\n' "$@" | sort >"$root.new/complete"
+printf '%s\n' "$@" | sort -u >"$root.new/complete"
 mv "$root.new" "$root"
