@@ -167,6 +167,7 @@ ROWS = [
     (r"no AVX2", lambda: not has("avx2")),
     (r"no IPv6", no_ipv6),
     (r"gnuplot is not installed", lacks("gnuplot")),
+    (r"nix-instantiate is not installed", lacks("nix-instantiate")),
     (r"openssl\S* (is not installed|makes no certificate)", lacks("openssl")),
     (r"redis-\S+ is not installed|cannot start redis-server", lacks("redis-server", "redis-cli")),
     (r"rendezvousd_peer_uid|launcher_tree", not_root),
