@@ -132,7 +132,7 @@ def sign(out, key):
 
 def release(kinds, key, out, scratch):
     """-> sentences about what is wrong"""
-    if git("status", "--porcelain").strip():
+    if git("status", "--porcelain", "--untracked-files=no").strip():
         raise Refused("the tree differs from its commit (git status): commit or stash that first, a release is of a commit")
     version = version_of(git("show", "HEAD:meson.build").decode())
     text = notes(git("show", "HEAD:CHANGELOG.md").decode(), version)
