@@ -77,7 +77,7 @@ class Lane:
                 self.ended[name] = event
                 if name != "pytest":
                     log = next(j["log"] for j in self.jobs if j["name"] == name)
-                    found = ctests.cases_of(event, pathlib.Path(log).read_text(errors="replace"))
+                    found = [c for c in ctests.cases_of(event, pathlib.Path(log).read_text(errors="replace")) if c.name not in self.run.without]
                     self.c_cases += found
                     cases += found
             elif "orphan" in event:
@@ -128,7 +128,8 @@ class Run:
     def __init__(self, args, scratch, worth):
         self.args, self.scratch, self.build = args, scratch, pathlib.Path(args.build).resolve()
         self.logs = self.build / "test-logs"
-        self.chosen, self.left_out, self.dear = None, None, []  # dear: what --quick leaves out
+        self.chosen, self.left_out, self.dear = None, args.without, []  # dear: what --quick leaves out
+        self.without = set(pathlib.Path(args.without).read_text().splitlines()) if args.without else set()
         self.env = {**inherit.environment(os.environ), "CRUN_BUILD": str(self.build), "PYTHONPYCACHEPREFIX": str(self.build / "pycache"),
                     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1", "CRUN_TEST_LOAD": str(scratch / "others"), **dict(s.split("=", 1) for s in args.set)}
         self.wait = float(self.env.setdefault("CRUN_TEST_WAIT", f"{deadlines.one_wait(args.patience, worth):.0f}"))
@@ -198,7 +199,7 @@ class Run:
         return [] if self.args.slow else ["not slow"] if self.chosen else ["not slow", "(not gpu_emulated or daily)"]
 
     def wants(self, name, program):
-        if self.chosen and name not in self.chosen.programs:
+        if name in self.without or (self.chosen and name not in self.chosen.programs):
             return False
         if self.args.gpu_emulated:
             return ctests.EMULATED in program.suites
@@ -341,7 +342,7 @@ def parse():
     p.add_argument("--asan", action="store_true", help="under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/")
     p.add_argument("--tsan", action="store_true", help="those of programs with threads, under ThreadSanitizer, in build-tsan/")
     p.add_argument("--write-budget", action="store_true", help="write tests/budget from a whole run that is green")
-    for name, kw in {"--build": {}, "--from": {"dest": "here", "default": os.getcwd()}, "--parts": {}, "--patience": {"type": float, "default": 4},
+    for name, kw in {"--build": {}, "--from": {"dest": "here", "default": os.getcwd()}, "--parts": {}, "--without": {}, "--patience": {"type": float, "default": 4},
                      "--set": {"action": "append", "default": []}, "--targets": {"action": "store_true"}, "--check": {"action": "store_true"}}.items():
         p.add_argument(name, help=argparse.SUPPRESS, **kw)  # what ./dev gives
     args = p.parse_args()

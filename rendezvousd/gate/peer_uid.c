@@ -3,6 +3,7 @@
 #include "rendezvousd/gate/peer_uid.h"
 #include "common/base/err.h"
 #include "common/net/addr.h"
+#include "rendezvousd/gate/peer_uid_proc.h"
 #include <errno.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
@@ -166,8 +167,13 @@ int peer_uid(int *asker, int fd, uid_t *ret, struct err *e)
     if (!local)
         return err_set(e, -EREMOTE, "the peer is on another host");
 
-    TRY(open_asker(asker, e));
-    const int rc = ask(*asker, &peer, &own, ret);
+    int rc = open_asker(asker, e);
+    if (rc == -EPROTONOSUPPORT)
+        rc = peer_uid_proc(peer.ip, ntohs(peer.port), own.ip, ntohs(own.port), ret);
+    else if (rc < 0)
+        return rc;
+    else
+        rc = ask(*asker, &peer, &own, ret);
     if (rc < 0 && rc != -ENOENT)
         peer_uid_close(asker); /* or its late answer would be matched to the next question */
     if (rc == -ENOENT)         /* the kernel keeps closed sockets for a while without a user */

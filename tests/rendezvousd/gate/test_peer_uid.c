@@ -9,10 +9,13 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/net/addr.h"
 #include "rendezvousd/gate/peer_uid.h"
+#include "rendezvousd/gate/peer_uid_proc.h"
 #include "tests/rendezvousd/harness.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/netlink.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +58,19 @@ static int accept_one(const char *host, int family, int *peer)
     return fd;
 }
 
+/* As peer_uid() asks where there is no NETLINK_SOCK_DIAG. */
+static int by_proc(int fd, uid_t *ret)
+{
+    struct sockaddr_storage peer, own;
+    socklen_t n = sizeof peer, m = sizeof own;
+    uint8_t peer_ip[ADDR_BYTES], own_ip[ADDR_BYTES];
+    assert_int_equal(getpeername(fd, (struct sockaddr *)&peer, &n), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &m), 0);
+    assert_true(addr_of((struct sockaddr *)&peer, peer_ip) && addr_of((struct sockaddr *)&own, own_ip));
+    return peer_uid_proc(peer_ip, (uint16_t)addr_port_of((struct sockaddr *)&peer), own_ip,
+                         (uint16_t)addr_port_of((struct sockaddr *)&own), ret);
+}
+
 static void is_ours(const char *host, int family)
 {
     int peer, fd = accept_one(host, family, &peer);
@@ -66,8 +82,11 @@ static void is_ours(const char *host, int family)
         if (peer_uid(&asker, fd, &uid, &e) < 0)
             fail_msg("%s", e.text);
         assert_int_equal(uid, geteuid());
-        assert_true(asker >= 0);
+        assert_true(asker >= 0 || socket(AF_NETLINK, SOCK_DGRAM, NETLINK_SOCK_DIAG) < 0);
     }
+    uid = (uid_t)-1;
+    assert_int_equal(by_proc(fd, &uid), 0);
+    assert_int_equal(uid, geteuid());
     peer_uid_close(&asker);
     assert_int_equal(asker, -1);
     close(peer);
