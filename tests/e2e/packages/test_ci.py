@@ -5,9 +5,9 @@ import re
 import pytest
 import yaml
 
-from support import ROOT
+from support import ROOT, run
 
-FILES = [".github/workflows/ci.yml", ".github/workflows/ubuntu-24.04.yml", ".gitlab-ci.yml"]
+FILES = [".github/workflows/ci.yml", ".github/workflows/ubuntu-24.04.yml", ".gitlab-ci.yml", ".github/workflows/release.yml"]
 PARTS = re.findall(r"^#   (\w+)  ", (ROOT / ".ci/run").read_text(), re.M)
 
 
@@ -47,7 +47,16 @@ def test_what_is_called_exists(file):
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
 
 
-@pytest.mark.parametrize("file", FILES[1:])
+@pytest.mark.parametrize("file", [".github/workflows/release.yml", ".gitlab-ci.yml"])
+def test_a_tag_is_released_by_dev_without_a_key(file):
+    said = [line for t in jobs(file)["release"][1] for line in t.split(" && ") if line.startswith("./dev release")]
+    assert said == ["./dev release --only source,wheel,deb dist"]
+    kinds = said[0].split()[3].split(",")
+    p = run(ROOT / "dev", "release", "--help")
+    assert all(re.search(rf"\b{kind}\b", p.stdout) for kind in kinds)
+
+
+@pytest.mark.parametrize("file", FILES[1:3])
 def test_what_nobody_has_run_is_marked_so(file):
     text = (ROOT / file).read_text()
     assert "ubuntu:24.04" in text and "Not run by us" in text
