@@ -67,6 +67,7 @@ STEPS = {  # name: (what it is, command, hours at most)
     "chaos": ("an hour of chaos over each home, while trainer trains", chaos, 6),
     "demo": ("two processes, one killed", demo, 1),
     "bench": ("benchmarks with their aims", dev("bench"), 2),
+    "arm": ("C tests, conformance and DDP for aarch64, under qemu-user", dev("arm-test"), 4),
     "debian-13": ("build, demo and test in a fresh Debian 13", debian_13, 4),
 }
 FIGURES = {"mutants": r".*: (missed|does not build),", "bench": r"(?!\[|ninja|▶|Full log)", "chaos": r".* faults, "}  # step: lines that are worth a look also where all is well
