@@ -146,6 +146,8 @@ static void on_loaded(struct standby *s, struct keeper_answer *a)
     const int rc = a->rc < 0 ? a->rc : take_over(s, a, &e);
     if (a->rc < 0)
         log_warn(MODULE, "this daemon cannot lead, the state is out of reach: %s", a->e.text);
+    else if (a->e.code == -ESTALE)
+        log_warn(MODULE, "%s", a->e.text);
     push(s, (struct election_event){.kind = ELECTION_LOADED, .rc = rc < 0 ? rc : 1});
     if (a->rc >= 0 && rc < 0)
         s->o.lost(s->o.arg, &e);

@@ -57,5 +57,6 @@ int api_kube_serve(const struct http_ask *a, struct buf *ret);
 int api_kube_line(const char *request, uint64_t *from, int64_t then, struct buf *ret);
 void api_kube_compact(void); /* watches from before end with 410 */
 int api_kube_maps(void);     /* how many ConfigMaps there are */
+void api_kube_lose(void);    /* somebody deletes all ConfigMaps */
 
 #endif

@@ -202,6 +202,13 @@ int api_kube_maps(void)
     return n;
 }
 
+void api_kube_lose(void)
+{
+    for (int i = s.count - 1; i >= 0; i--)
+        if (!s.v[i].lease)
+            drop(&s.v[i]);
+}
+
 void api_kube_begin(void)
 {
     while (s.count > 0)

@@ -597,6 +597,10 @@ static void fault(struct world *w)
         w->st->wipes++;
         note(w, NULL, "the home is emptied");
         api_etcd_expire();
+    } else if (s->kind == ELECT_KUBE && chance(w, 0.3)) {
+        w->st->wipes++;
+        note(w, NULL, "the ConfigMaps are deleted");
+        api_kube_lose();
     } else if (elect_is_api_(w)) {
         (s->kind == ELECT_KUBE ? api_kube_compact : api_etcd_compact)();
     }

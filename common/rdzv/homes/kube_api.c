@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -134,6 +135,28 @@ cJSON *kube_api_list(struct kube_api *a, bool leases, const char *label, const c
              leases ? kube_api_lease(a, false, all) : kube_api_map(a, "", 0, all), label, value);
     kube_api_call(a, "GET", path, false, &tree, NULL);
     return tree;
+}
+
+int kube_api_delete(struct kube_api *a, const char *name, const char *version)
+{
+    struct json_write w = {.out = &a->out};
+    char path[KUBE_PATH_MAX], one[KUBE_PATH_MAX + KUBE_NAME_MAX + 1];
+    buf_clear(&a->out);
+    json_begin(&w, NULL, '{');
+    json_begin(&w, "preconditions", '{');
+    json_text(&w, "resourceVersion", version);
+    json_end(&w, '}');
+    json_end(&w, '}');
+    snprintf(one, sizeof one, "%s/%s", kube_api_lease(a, false, path), name);
+    return w.rc < 0 ? w.rc : kube_api_call(a, "DELETE", one, true, NULL, NULL);
+}
+
+const char *kube_api_time(char out[KUBE_TIME_MAX], int64_t from_now_s)
+{
+    const time_t t = time(NULL) + from_now_s;
+    struct tm utc;
+    strftime(out, KUBE_TIME_MAX, "%Y-%m-%dT%H:%M:%S.000000Z", gmtime_r(&t, &utc));
+    return out;
 }
 
 int kube_api_watch(struct kube_api *a, const char *version, struct err *e)

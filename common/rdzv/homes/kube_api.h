@@ -15,6 +15,7 @@ struct http_client;
 
 #define KUBE_NAME_MAX 63 /* characters of a label's value, so of a Lease's name here */
 #define KUBE_PATH_MAX 700
+#define KUBE_TIME_MAX 40
 
 struct kube_api {
     struct http_client *http;
@@ -46,6 +47,10 @@ struct json_write kube_api_object(struct kube_api *a, const char *version, const
 int kube_api_call(struct kube_api *a, const char *method, const char *path, bool body, cJSON **ret, struct err *e);
 /* What carries that label, of Leases or of ConfigMaps; the caller's. NULL: there is no answer, or no rule for it. */
 cJSON *kube_api_list(struct kube_api *a, bool leases, const char *label, const char *value);
+/* Delete that Lease as it is in that version. 200; 404, 409: it is not. */
+int kube_api_delete(struct kube_api *a, const char *name, const char *version);
+/* A time as the API writes it: for people, and for whoever clears away. Returns out. */
+const char *kube_api_time(char out[KUBE_TIME_MAX], int64_t from_now_s);
 /* Begin to watch the Lease from that version on: lines by http_client_line(). */
 int kube_api_watch(struct kube_api *a, const char *version, struct err *e);
 int kube_api_cannot_watch(const struct kube_api *a, struct err *e); /* the stream's status was 403. -EPERM */

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -35,7 +34,6 @@ enum {
     CONFIRM_MS = 1500, /* what is watched is read */
     ANEW_MS = 250,     /* so is what cannot be watched */
     CLAIM_MS = 3000,   /* a claim's D */
-    TIME_MAX = 40,
     OLD_S = 3600,
     STILL_MS = 10000,
     AWAY_MS = 20000, /* an API server that is started again */
@@ -52,14 +50,14 @@ struct kube_home {
     struct rdzv_home base;
     struct kube_api api;
     char run[RDZV_ID_MAX + 1];
-    int64_t io_ms, read_ms;
+    int64_t io_ms, read_ms, old_ms; /* old_ms: when `old` was noted */
     struct lease now;
     bool watched;
     char epoch[RDZV_EPOCH_MAX + 1]; /* our term; "": none */
     uint64_t n, seq;                /* renewals tried; number of the next decision */
+    size_t record;                  /* bytes of our claim's record, with which the log ends then */
     struct buf text;                /* of our term: all since the newest whole decision */
     struct buf old;                 /* Leases to be deleted: "NAME VERSION" lines */
-    int64_t old_ms;                 /* when they were noted */
 };
 
 static struct kube_home *begin(struct rdzv_home *base)
@@ -67,15 +65,6 @@ static struct kube_home *begin(struct rdzv_home *base)
     struct kube_home *h = (struct kube_home *)base;
     h->api.deadline = clock_deadline(h->io_ms);
     return h;
-}
-
-/* For people, and for whoever clears away. */
-static const char *write_time(char out[TIME_MAX], int64_t from_now_s)
-{
-    const time_t t = time(NULL) + from_now_s;
-    struct tm utc;
-    strftime(out, TIME_MAX, "%Y-%m-%dT%H:%M:%S.000000Z", gmtime_r(&t, &utc));
-    return out;
 }
 
 /* --- the Lease */
@@ -125,7 +114,7 @@ static int read_lease(struct kube_home *h, struct err *e)
 static int put_lease(struct kube_home *h, const struct rdzv_claim *claim, const char *log, const char *older,
                      uint64_t seq, struct err *e)
 {
-    char path[KUBE_PATH_MAX], number[24], now[TIME_MAX];
+    char path[KUBE_PATH_MAX], number[24], now[KUBE_TIME_MAX];
     struct buf line = {0};
     cJSON *tree = NULL;
     struct json_write w = kube_api_object(&h->api, "coordination.k8s.io/v1", "Lease", h->api.name);
@@ -144,7 +133,7 @@ static int put_lease(struct kube_home *h, const struct rdzv_claim *claim, const 
     json_end(&w, '}');
     json_begin(&w, "spec", '{');
     json_text(&w, "holderIdentity", claim->node);
-    json_text(&w, "renewTime", write_time(now, 0));
+    json_text(&w, "renewTime", kube_api_time(now, 0));
     json_end(&w, '}');
     json_end(&w, '}');
     buf_free(&line);
@@ -175,21 +164,6 @@ static void drop_maps(struct kube_home *h, const char *list, const char *but)
     }
 }
 
-/* DELETE it as it is in that version. */
-static int delete_lease(struct kube_home *h, const char *name, const char *version)
-{
-    struct json_write w = {.out = &h->api.out};
-    char path[KUBE_PATH_MAX], one[KUBE_PATH_MAX + KUBE_NAME_MAX + 1];
-    buf_clear(&h->api.out);
-    json_begin(&w, NULL, '{');
-    json_begin(&w, "preconditions", '{');
-    json_text(&w, "resourceVersion", version);
-    json_end(&w, '}');
-    json_end(&w, '}');
-    snprintf(one, sizeof one, "%s/%s", kube_api_lease(&h->api, false, path), name);
-    return w.rc < 0 ? w.rc : kube_api_call(&h->api, "DELETE", one, true, NULL, NULL);
-}
-
 /* Delete the ConfigMaps of a Lease that a leader has left which was gone before it named them, or deleted them. Of
  * older terms alone: another node may lead by now, whose Lease names what is not seen here. all: whatever there is. */
 static void sweep(struct kube_home *h, const char *lease, bool all)
@@ -210,15 +184,14 @@ static void sweep(struct kube_home *h, const char *lease, bool all)
 
 static void note_old(struct kube_home *h)
 {
-    char hour_ago[TIME_MAX];
+    char hour_ago[KUBE_TIME_MAX];
     const cJSON *item;
     const char *owner = getenv("CRUN_K8S_OWNER");
     buf_clear(&h->old);
     if (owner && *owner)
         return;
-    cJSON *tree =
-        kube_api_list(&h->api, true, "app.kubernetes.io%2Fmanaged-by", "crun"); /* NULL: also for want of the rule */
-    write_time(hour_ago, -OLD_S);
+    cJSON *tree = kube_api_list(&h->api, true, "app.kubernetes.io%2Fmanaged-by", "crun");
+    kube_api_time(hour_ago, -OLD_S);
     cJSON_ArrayForEach(item, kube_api_in(tree, "items"))
     {
         const cJSON *meta = kube_api_in(item, "metadata");
@@ -238,7 +211,7 @@ static void drop_old(struct kube_home *h)
         return;
     const int n = sscanf(h->old.data, "%255s %63s", name, version);
     buf_consume(&h->old, strcspn(h->old.data, "\n") + 1);
-    if (n == 2 && delete_lease(h, name, version) == 200)
+    if (n == 2 && kube_api_delete(&h->api, name, version) == 200)
         sweep(h, name, true);
 }
 
@@ -274,8 +247,8 @@ static int kube_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err 
         char before[sizeof h->now.version];
         memcpy(before, h->now.version, sizeof before);
         TRY(read_lease(h, e));
-        if (!h->watched || strcmp(before, h->now.version) != 0) /* it lags: what it still has to tell is older */
-        {
+        /* where it lags, what it still has to tell is older */
+        if (!h->watched || strcmp(before, h->now.version) != 0) {
             TRY(kube_api_watch(&h->api, h->now.version, e));
             h->watched = true;
         }
@@ -316,6 +289,7 @@ static int kube_claim(struct rdzv_home *base, const struct rdzv_claim *seen, con
     memcpy(h->epoch, own->epoch, sizeof h->epoch);
     h->n = own->n;
     h->seq = 2;
+    h->record = record->len;
     buf_clear(&h->text);
     /* A log without a claim is no job. Behind that of a job the record has room, whatever the length: the next decision
      * has it moved. */
@@ -420,34 +394,60 @@ static int kube_append(struct rdzv_home *base, const struct rdzv_write *w, struc
     return rc == -ENOMEM || rc == -E2BIG ? err_set(e, rc, "no memory for a decision") : rc;
 }
 
-static int kube_load(struct rdzv_home *base, struct buf *ret, struct err *e)
+/* What the ConfigMaps of the Lease hold. -ESTALE: one of them is gone. */
+static int read_maps(struct kube_home *h, struct err *e)
 {
-    struct kube_home *h = begin(base);
     char path[KUBE_PATH_MAX];
-    TRY(read_lease(h, e));
     buf_clear(&h->text);
     for (const char *p = h->now.older ? h->now.older : ""; *p; p += strcspn(p, ","), p += *p == ',') {
+        const int n = (int)strcspn(p, ",");
         cJSON *tree = NULL;
-        int rc;
-        TRY(rc = kube_api_call(&h->api, "GET", kube_api_map(&h->api, p, strcspn(p, ","), path), false, &tree, e));
-        rc = rc != 200 ? err_set(e, ERR_CORRUPT, "the ConfigMap '%.*s' of a Lease is gone", (int)strcspn(p, ","), p)
-                       : buf_addstr(&h->text, json_str_or(kube_api_in(tree, "data"), "text", ""));
+        int rc = kube_api_call(&h->api, "GET", kube_api_map(&h->api, p, (size_t)n, path), false, &tree, e);
+        if (rc == 404)
+            return err_set(e, -ESTALE,
+                           "the ConfigMap '%.*s', which the Lease '%s' names, is gone (did somebody delete it?): the "
+                           "job begins anew, with what its nodes know",
+                           n, p, h->api.name);
+        rc = rc < 0 ? rc : buf_addstr(&h->text, json_str_or(kube_api_in(tree, "data"), "text", ""));
         cJSON_Delete(tree);
         TRY(rc);
     }
+    return 0;
+}
+
+/* A log without its beginning is of no use: have the Lease as if it had been new when we claimed it. */
+static int begin_anew(struct kube_home *h, struct err *e)
+{
+    char *record = strdup(h->now.log + max_i64((int64_t)strlen(h->now.log) - (int64_t)h->record, 0));
+    int rc = record ? 0 : -ENOMEM;
+    while (rc == 0 && is_ours(h, h->epoch) && h->now.older[0])
+        rc = put_lease(h, &h->now.claim, record, "", h->now.seq, NULL);
+    free(record);
+    buf_clear(&h->text);
+    rc = rc < 0 || is_ours(h, h->epoch) ? rc : -EAGAIN;
+    return rc < 0 ? err_set(e, rc, "the Lease '%s' cannot be begun anew now", h->api.name) : 0;
+}
+
+static int kube_load(struct rdzv_home *base, struct buf *ret, struct err *e)
+{
+    struct kube_home *h = begin(base);
+    TRY(read_lease(h, e));
+    const int rc = read_maps(h, e);
+    TRY(rc == -ESTALE ? begin_anew(h, e) : rc); /* it succeeds, and *e tells of it */
     if (buf_addstr(&h->text, h->now.log ? h->now.log : "") < 0 || buf_add(ret, h->text.data, h->text.len) < 0)
         return err_set(e, -ENOMEM, "the decision log does not fit in memory");
-    if (!is_ours(h, h->epoch))
-        return 0;
-    sweep(h, h->api.name, false);
-    note_old(h);
+    if (is_ours(h, h->epoch)) {
+        sweep(h, h->api.name, false);
+        note_old(h);
+    }
     return 0;
 }
 
 static void kube_forget(struct rdzv_home *base) /* unless somebody else has claimed */
 {
     struct kube_home *h = begin(base);
-    if (h->epoch[0] && strcmp(h->now.claim.epoch, h->epoch) == 0 && delete_lease(h, h->api.name, h->now.version) == 200)
+    if (h->epoch[0] && strcmp(h->now.claim.epoch, h->epoch) == 0 &&
+        kube_api_delete(&h->api, h->api.name, h->now.version) == 200)
         drop_maps(h, h->now.older, "");
 }
 

@@ -787,6 +787,56 @@ static void decisions_that_have_no_room_go_into_maps_and_what_nobody_names_goes(
     buf_free(&log);
 }
 
+/* A log without its beginning would keep every node from leading. */
+static void a_job_whose_map_was_deleted_begins_anew(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim seen;
+    struct buf big = large('b', 9000), log = {0};
+    struct err e = {0};
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    check_log(a, "@reign epoch=1-x\n");
+    assert_int_equal(a->ops->append(a, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
+    assert_int_equal(append(a, "1-x", "two\n", &e), 1);
+    api_kube_lose();
+    see(b, &seen, "1-x", 0, false);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    DRAW(ANSWER_LOST);
+    assert_int_equal(b->ops->load(b, &log, &e), 0);
+    assert_string_equal(log.data, "@reign epoch=2-y\n");
+    assert_int_equal(e.code, -ESTALE);
+    assert_non_null(strstr(e.text, "is gone (did somebody delete it?): the job begins anew"));
+    assert_int_equal(append(b, "2-y", "three\n", &e), 1);
+    check_log(b, "@reign epoch=2-y\nthree\n");
+    a->ops->close(a);
+    b->ops->close(b);
+    buf_free(&big);
+    buf_free(&log);
+}
+
+/* Who stands still while it reads must not take the next leader's log away. */
+static void who_lacks_a_map_of_a_lease_that_is_another_ones_changes_nothing(void **state)
+{
+    struct rdzv_home *a = open_job(), *b = open_job();
+    struct rdzv_claim seen;
+    struct buf big = large('b', 9000), log = {0};
+    struct err e = {0};
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    check_log(a, "@reign epoch=1-x\n");
+    assert_int_equal(a->ops->append(a, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
+    see(b, &seen, "1-x", 0, false);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    api_kube_lose();
+    assert_int_equal(a->ops->load(a, &log, &e), -EAGAIN);
+    see(b, &seen, "2-y", 0, false);
+    a->ops->close(a);
+    b->ops->close(b);
+    buf_free(&big);
+    buf_free(&log);
+}
+
 static struct rdzv_home *next_leader;
 
 static void another_leads_and_writes_a_map(void)
@@ -1062,6 +1112,8 @@ int main(void)
         TEST(a_bad_url_is_refused),
 #ifdef KUBE
         TEST(decisions_that_have_no_room_go_into_maps_and_what_nobody_names_goes),
+        TEST(a_job_whose_map_was_deleted_begins_anew),
+        TEST(who_lacks_a_map_of_a_lease_that_is_another_ones_changes_nothing),
         TEST(who_sweeps_late_takes_nothing_from_the_next_leader),
         TEST(a_missing_rule_is_named_and_asked_for_again),
         TEST(the_lease_of_another_job_is_refused),
