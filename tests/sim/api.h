@@ -19,6 +19,7 @@ struct api_carrier {
     bool kube;              /* of which model the streams are */
 };
 extern const struct api_carrier *api_carrier;
+extern int api_streams; /* begun so far */
 
 /* What clock.h says (api_clock.c); NULL: the time. */
 extern int64_t (*api_clock)(void);

@@ -9,6 +9,7 @@
 #include "tests/sim/api.h"
 
 const struct api_carrier *api_carrier;
+int api_streams;
 
 struct http_client {
     char *stream; /* what it was begun with; NULL: there is none */
@@ -53,6 +54,7 @@ int http_client_stream(struct http_client *c, const struct http_ask *a, struct e
 {
     (void)e;
     free(c->stream);
+    api_streams++;
     c->stream = strdup(a->body ? a->body : a->url);
     c->from = 0;
     return c->stream ? 0 : -ENOMEM;

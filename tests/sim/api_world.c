@@ -137,7 +137,7 @@ static void carry_out(struct keeper *k, struct message m)
 {
     struct rdzv_home *h = k->home;
     struct buf text = {0};
-    struct err e;
+    struct err e = {0};
     if (k->looked && clock_of(k->n) - k->looked > REST_MS && h->ops->rest) {
         h->ops->rest(h);
         k->looked = 0;
@@ -153,7 +153,7 @@ static void carry_out(struct keeper *k, struct message m)
         break;
     case H_LOAD:
         m.rc = h->ops->load(h, &text, &e);
-        m.text = keep(k->w, text.data ? text.data : "", text.len);
+        m.text = k->gone ? NULL : keep(k->w, text.data ? text.data : "", text.len); /* gone: the world may be, too */
         break;
     case H_APPEND:
         buf_addstr(&text, m.text);

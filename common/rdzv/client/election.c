@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/dice.h"
+#include "common/base/numbers.h"
 
 #define NEVER INT64_MAX
 
@@ -20,6 +21,7 @@ enum {
     LAST_MS = 2000, /* ms that a node which released its claim, or could not lead, leaves to others */
     FRESH_MS = 5,   /* an older look than this is repeated before the claim is replaced */
     JITTER_MS = 20,
+    API_MOST_MS = 500,
 };
 
 const char *election_state_name(enum election_state s)
@@ -125,13 +127,20 @@ static bool may_claim(const struct election *x, int64_t now)
            (x->refused && counts_there(x, now));
 }
 
+/* Of nodes that all begin at once: within which time they look, and claim, for the first time. A hundred who ask an API
+ * in one instant all wait for the last one's answer; one that asked a little earlier leads by then. */
+static int64_t first_ms(const struct election *x)
+{
+    return x->o.away_ms ? min_i64(x->o.nodes, API_MOST_MS) : x->o.nodes / 5;
+}
+
 /* How long this node waits before it claims: group ranks in turn, then all other nodes. Before the first round no
  * node has a rank. */
 static int64_t turn(struct election *x)
 {
     const int64_t late = x->last ? LAST_MS : 0;
     if (!x->view.epoch[0])
-        return late + chance(x, JITTER_MS + x->o.nodes / 5);
+        return late + chance(x, JITTER_MS + first_ms(x));
     return late + TURN_MS * (x->rank >= 0 && x->rank < TURNS ? x->rank : TURNS) + chance(x, JITTER_MS);
 }
 
@@ -408,7 +417,7 @@ void election_step(struct election *x, const struct election_event *ev, int64_t 
     switch (ev->kind) {
     case ELECTION_BEGIN:
         if (x->state == ELECTION_IDLE)
-            start_looking(x, now);
+            start_looking_at(x, x->o.away_ms ? now + chance(x, first_ms(x)) : now, now);
         break;
     case ELECTION_SEEN:
         on_seen(x, ev, now);

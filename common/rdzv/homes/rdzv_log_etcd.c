@@ -218,8 +218,9 @@ static int etcd_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err 
     buf_free(&line);
     h->watched = h->watched && !h->api.moved;
     if (clock_ms() - h->read_ms >= (h->watched ? CONFIRM_MS : ANEW_MS)) {
+        const bool first = !h->read_ms;
         TRY(read_claim(h, e));
-        if (!h->watched || h->api.moved)
+        if (!first && (!h->watched || h->api.moved))
             TRY(watch(h, e));
     }
     *ret = h->seen;

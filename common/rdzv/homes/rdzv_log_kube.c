@@ -8,8 +8,7 @@
  * conflict. After a conflict, or without an answer, the Lease is read: its epoch, seq and n tell what happened. A
  * decision for which the log has no room has all text since the newest whole one put into new ConfigMaps first; those
  * that no Lease names any more go afterwards. Nodes that look for a leader watch the Lease, and read it every
- * CONFIRM_MS. With an owner (CRUN_K8S_OWNER) all of it goes when that goes; without one, what is an hour old goes with
- * the next job in the namespace that has none. */
+ * CONFIRM_MS. With an owner (CRUN_K8S_OWNER) all of it goes when that goes; else, after an hour, with the next job. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -245,10 +244,11 @@ static int kube_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err 
     buf_free(&line);
     if (clock_ms() - h->read_ms >= (h->watched ? CONFIRM_MS : ANEW_MS)) {
         char before[sizeof h->now.version];
+        const bool first = !h->read_ms;
         memcpy(before, h->now.version, sizeof before);
         TRY(read_lease(h, e));
-        /* where it lags, what it still has to tell is older */
-        if (!h->watched || strcmp(before, h->now.version) != 0) {
+        /* not the first time: mostly a leader is dialled then; where it lags, what it still has to tell is older */
+        if (!first && (!h->watched || strcmp(before, h->now.version) != 0)) {
             TRY(kube_api_watch(&h->api, h->now.version, e));
             h->watched = true;
         }

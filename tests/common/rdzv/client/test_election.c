@@ -95,6 +95,32 @@ static void an_empty_home_is_claimed_at_once_and_owes_nothing(void **state)
     assert_true(did(ELECTION_DIAL) && did(ELECTION_RENEW) && did(ELECTION_UNTIL));
 }
 
+/* Each is another node; true: it looks, not at once, and before that time. */
+static bool looks_within(int64_t ms, uint64_t seed)
+{
+    const struct rdzv_claim own = {.port = 1, .addrs = "10.0.0.1", .node = "me"};
+    election_init(&x, &(struct election_options){.away_ms = 20000, .nodes = 100, .seed = seed, .own = &own});
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    if (did(ELECTION_LOOK))
+        return false;
+    now = election_deadline(&x);
+    step((struct election_event){.kind = ELECTION_TICK});
+    return did(ELECTION_LOOK) && now < 1000000 + ms;
+}
+
+static void a_hundred_nodes_do_not_all_ask_an_api_at_once(void **state)
+{
+    int late = 0, early = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        start(state);
+        early += looks_within(50, seed);
+        start(state);
+        late += looks_within(101, seed);
+    }
+    assert_true(late > 90);
+    assert_true(early > 20 && early < 80);
+}
+
 static void a_claim_that_is_renewed_is_left_alone_and_one_that_stands_still_for_d_is_not(void **state)
 {
     (void)state;
@@ -486,6 +512,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         FRESH(an_empty_home_is_claimed_at_once_and_owes_nothing),
+        FRESH(a_hundred_nodes_do_not_all_ask_an_api_at_once),
         FRESH(a_claim_that_is_renewed_is_left_alone_and_one_that_stands_still_for_d_is_not),
         FRESH(a_time_in_which_the_home_does_not_answer_does_not_count),
         FRESH(a_refusal_counts_only_of_a_leader_that_has_acknowledged),

@@ -575,21 +575,26 @@ static void a_claim_is_watched_and_read_anew_when_the_watch_ends(void **state)
     struct rdzv_home *a = open_job(), *b = open_job();
     struct rdzv_claim own = claim_of("1-x"), seen;
     struct err e;
+    const int streams = api_streams;
     (void)state;
     assert_int_equal(claim(a, &none, "1-x", &e), 1);
     see(b, &seen, "1-x", 0, false);
+    assert_int_equal(api_streams, streams); /* mostly its leader is dialled then */
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    see(b, &seen, "1-x", 1, false); /* it is read once more */
+    assert_int_equal(api_streams, streams + 1);
     const uint64_t before = api_etcd.requests;
-    for (uint64_t i = 1; i <= 3; i++) {
+    for (uint64_t i = 2; i <= 4; i++) {
         assert_int_equal(a->ops->renew(a, &own, &e), 1);
         see(b, &seen, "1-x", i, false);
     }
     assert_int_equal(api_etcd.requests - before, 3); /* those of the renewals */
     assert_int_equal(a->ops->renew(a, &own, &e), 1);
     api_etcd_compact();
-    see(b, &seen, "1-x", 4, false);
+    see(b, &seen, "1-x", 5, false);
     assert_int_equal(api_etcd.requests - before, 5);
     b->ops->rest(b);
-    see(b, &seen, "1-x", 4, false); /* it has been read */
+    see(b, &seen, "1-x", 5, false); /* it has been read */
     assert_int_equal(api_etcd.requests - before, 6);
     a->ops->close(a);
     b->ops->close(b);
@@ -736,18 +741,23 @@ static void a_claim_is_watched_and_read_anew_when_the_watch_ends(void **state)
     struct rdzv_home *a = open_job(), *b = open_job();
     struct rdzv_claim own = claim_of("1-x"), seen;
     struct err e;
+    const int streams = api_streams;
     (void)state;
     assert_int_equal(claim(a, &none, "1-x", &e), 1);
     see(b, &seen, "1-x", 0, false);
+    assert_int_equal(api_streams, streams); /* mostly its leader is dialled then */
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    see(b, &seen, "1-x", 1, false); /* it is read once more */
+    assert_int_equal(api_streams, streams + 1);
     const uint64_t before = api_kube.requests;
-    for (uint64_t i = 1; i <= 3; i++) {
+    for (uint64_t i = 2; i <= 4; i++) {
         assert_int_equal(a->ops->renew(a, &own, &e), 1);
         see(b, &seen, "1-x", i, false);
     }
     assert_int_equal(api_kube.requests - before, 3); /* those of the renewals */
     assert_int_equal(a->ops->renew(a, &own, &e), 1);
     api_kube_compact(); /* an ERROR of code 410 in the midst of the stream */
-    see(b, &seen, "1-x", 4, false);
+    see(b, &seen, "1-x", 5, false);
     assert_int_equal(api_kube.requests - before, 5);
     a->ops->close(a);
     b->ops->close(b);
