@@ -41,6 +41,8 @@ struct place { /* a host of the list */
     bool hosted;            /* by this crun */
     struct own_host *asked; /* whether it is; NULL: that is not being asked */
     struct host_question *question;
+    char denial[256]; /* why it and this node do not trust each other; "": they do, as far as is known */
+    bool told;        /* of that */
 };
 
 struct listed {
@@ -187,11 +189,54 @@ static void refuse_states(struct listed *d, const struct place *p, const char *s
     fail(d, why);
 }
 
+/* Two hosts say the same: the one that comes first in the list has the right secret. */
+static const char *help(const struct place *p)
+{
+    const struct listed *d = p->owner;
+    bool first = false;
+    for (int i = 0; i < p->index; i++)
+        first = first || d->places[i].own;
+    return d->o.secret_help(d->o.arg, p->to.host, !first);
+}
+
+static const char *trusted_place(const struct listed *d)
+{
+    int i = 0;
+    while (i < d->o.list_count - 1 && d->places[i].denial[0])
+        i++;
+    return d->places[i].where;
+}
+
+/* Once for each place, when it is known, as far as they answer soon, whether they are hosts or daemons. */
+static void tell_denials(struct listed *d)
+{
+    char text[1024];
+    for (int i = 0; i < d->o.list_count; i++) {
+        struct place *p = &d->places[i];
+        if (!p->denial[0] || p->told)
+            continue;
+        if (!d->meets_daemon)
+            snprintf(text, sizeof text,
+                     "the host %.80s and this node do not trust each other, so they cannot be in one job: %s%.640s",
+                     p->where, p->denial, help(p));
+        else
+            snprintf(
+                text, sizeof text,
+                "the daemons %.80s and %.80s do not have the same secret, so this node cannot go on with %.80s: %s; "
+                "start them with the same --token-file",
+                trusted_place(d), p->where, p->where, p->denial);
+        p->told = true;
+        d->o.tell(d->o.arg, text);
+    }
+}
+
 /* Nothing is asked of any of them before all have named their state: two that do not share it may both take a node. */
 static void go_when_all_are_heard(struct listed *d)
 {
-    if (d->meets_daemon && !d->daemons && d->unanswered == 0)
-        go_direct(d);
+    if (!d->meets_daemon || d->daemons || d->unanswered > 0)
+        return;
+    tell_denials(d);
+    go_direct(d);
 }
 
 static void on_daemon(void *arg, struct host_question *q, const char *state)
@@ -232,16 +277,6 @@ static void note_unfit(struct listed *d)
 
 /* --- asking */
 
-/* Two hosts say the same: the one that comes first in the list has the right secret. */
-static const char *help(const struct place *p)
-{
-    const struct listed *d = p->owner;
-    bool first = false;
-    for (int i = 0; i < p->index; i++)
-        first = first || d->places[i].own;
-    return d->o.secret_help(d->o.arg, p->to.host, !first);
-}
-
 static void on_answered(void *arg, struct host_question *q, enum hosts_answer answer, int seats, uint64_t round,
                         const char *why)
 {
@@ -251,6 +286,8 @@ static void on_answered(void *arg, struct host_question *q, enum hosts_answer an
         return;
     p->question = NULL;
     d->unanswered--;
+    snprintf(p->denial, sizeof p->denial, "%.160s", answer == HOSTS_DENIED ? why : "");
+    p->told = p->told && answer == HOSTS_DENIED;
     if (d->meets_daemon) {
         go_when_all_are_heard(d);
         return;
@@ -264,13 +301,6 @@ static void on_answered(void *arg, struct host_question *q, enum hosts_answer an
     if (answer != HOSTS_HEARS)
         snprintf(d->why, sizeof d->why, "none of the hosts %.200s can be used; %.80s: %.160s", d->o.endpoint, p->where,
                  answer == HOSTS_REFUSED ? "nobody listens there" : why);
-    if (answer == HOSTS_DENIED && !d->x.denies[p->index]) {
-        char denial[1024];
-        snprintf(denial, sizeof denial,
-                 "the host %.80s and this node do not trust each other, so they cannot be in one job: %.160s%.640s",
-                 p->where, why, help(p));
-        d->o.tell(d->o.arg, denial);
-    }
     push(d, (struct hosts_event){.kind = HOSTS_ANSWER,
                                  .host = p->index,
                                  .answer = answer,
@@ -353,6 +383,8 @@ static void pump(struct listed *d)
         hosts_step(&d->x, &ev, clock_ms());
         if (d->x.state != before)
             log_debug(MODULE, "%s -> %s", hosts_state_name(before), hosts_state_name(d->x.state));
+        if (d->x.state != HOSTS_ASKING)
+            tell_denials(d);
         if (d->x.state == HOSTS_PAUSING && before != HOSTS_PAUSING)
             tcp_trouble(d->tcp, d->why[0] ? d->why : "no host has answered yet");
         const int n = d->x.fx_count;

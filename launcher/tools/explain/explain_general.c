@@ -6,7 +6,8 @@
 /* Messages of all programs: errors of the system, and values of options. Searched last. */
 const struct explain_message explain_general[] = {
     /* --- nodes of a job that do not find each other */
-    {"do not trust each other\ndoes not prove who it is\nno place for a secret that\nholds another secret than this one",
+    {"do not trust each other\ndoes not prove who it is\nno place for a secret that\nholds another secret than this one\n"
+     "do not have the same secret",
      "the nodes have different secrets, or none", "one CRUN_TOKEN or token file: docs/guide/tokens-and-tls.md"},
     {"no other node has come to *\nno other node of job\nnobody listens at *: the node that has\nanother program of this machine has port *\nthe node of --node-rank 0 hosts the rendezvous\nis one of the two ids wrong\n"
      "looks like a second address\nthe first node of * list",

@@ -295,6 +295,20 @@ def test_daemons_of_two_states_are_refused_before_either_takes_the_node(cluster,
         assert c.error("RDZV.STATUS", "j").startswith("NOJOB")
 
 
+def test_daemons_of_which_one_has_no_token_are_both_named(cluster, folder):
+    """The job would end with the daemon that trusts its nodes."""
+    pair = Pair(cluster, folder, n=1)
+    assert pair.leader()
+    (cluster.tmp / "token").write_text("ops 0123456789abcdef0123456789abcdef\n")
+    (cluster.tmp / "token").chmod(0o600)
+    with open(cluster.tmp / "other.log", "ab") as log:
+        other = Daemon("--state", folder, "--token-file", cluster.tmp / "token", port=free_port(), log=log, env=cluster.env)
+    cluster.processes.append(other.p)
+    node = cluster.node("--nnodes", 1, "--rdzv-endpoint", f"{pair.address(0)},{other.address}", "--rdzv-id", "j", program=["true"])
+    assert node.wait() == 0, node.text()
+    assert f"the daemons {pair.address(0)} and {other.address} do not have the same secret, so this node cannot go on with {other.address}: " in node.text(), node.text()
+
+
 def refused(cluster, *args):
     p = subprocess.run([RENDEZVOUSD, "--port", "0", *map(str, args)], env=cluster.env, capture_output=True, text=True, check=False, timeout=30)
     return p.returncode, p.stderr
