@@ -188,12 +188,16 @@ static void on_reply(void *arg, const redisReply *r)
                                                    [REDIS_REPLY_ERROR] = REPLY_ERROR};
     const size_t n = sizeof kinds / sizeof *kinds;
     const bool known = r->type == REDIS_REPLY_STATUS || ((size_t)r->type < n && kinds[r->type] != REPLY_STATUS);
-    const struct client_reply reply = {
+    struct client_reply reply = {
         .kind = known ? kinds[r->type] : REPLY_OTHER, .text = r->str ? r->str : "", .len = r->str ? r->len : 0};
     if (tcp_list_is_other_state(arg, r))
         return;
-    if (r->type == REDIS_REPLY_ERROR && strncmp(r->str, "STANDBY ", 8) == 0)
-        tcp_list_turn(arg, r->str);
+    if (r->type == REDIS_REPLY_ERROR && strncmp(r->str, "STANDBY ", 8) == 0) {
+        reply.text = tcp_list_turn(arg, r->str);
+        reply.len = strlen(reply.text);
+    } else {
+        ((struct tcp *)arg)->list.outside = 0;
+    }
     tcp_step(arg, (struct client_event){.kind = CLIENT_REPLY, .reply = reply});
 }
 

@@ -34,6 +34,8 @@ struct tcp_list {
     int64_t met_at;                            /* since when it does; 0: none does */
     int met_by;                                /* index of that one */
     struct host_question *asks[DIAL_LIST_MAX]; /* what the others say now */
+    int outside;                               /* so often in a row a leader was named that is not in the list */
+    char outsider[900];                        /* what is said of it */
 };
 
 /* Where the leader is elected: what its client asks. NULL: it has one address for good. */
@@ -95,7 +97,8 @@ void tcp_close(struct rdzv_client *c);
 
 /* rdzv_tcp_list.c */
 void tcp_list_unheard(struct tcp *t);                /* the one that was dialled accepted, and does not answer */
-void tcp_list_turn(struct tcp *t, const char *text); /* the one that is dialled said STANDBY: text */
+/* The one that is dialled said STANDBY: text. Returns what to make of it. */
+const char *tcp_list_turn(struct tcp *t, const char *text);
 /* It keeps another state than the one before: then the others are asked, and this reply counts for nothing. */
 bool tcp_list_is_other_state(struct tcp *t, const redisReply *r);
 void tcp_list_close(struct tcp *t);

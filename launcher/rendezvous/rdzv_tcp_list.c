@@ -43,22 +43,40 @@ void tcp_list_unheard(struct tcp *t)
     turn_to_next(t);
 }
 
+/* All of the list, asked twice, name a leader that is not in it: an address of a name that is in it would have been
+ * dialled by then. */
+static const char *say_outsider(struct tcp *t, const char *leader, const char *text)
+{
+    struct tcp_list *l = &t->list;
+    if (!strchr(leader, ':') || ++l->outside <= 2 * t->to_count)
+        return text;
+    snprintf(l->outsider, sizeof l->outsider,
+             "STANDBY %.270s leads, and --rdzv-endpoint %.300s does not name it: add it there, or start it with the "
+             "--advertise by which it is named",
+             leader, t->o.endpoint);
+    return l->outsider;
+}
+
 /* "STANDBY this rendezvousd stands by: HOST:PORT leads": that one is dialled next if it is in the list, else the one
  * after this. What nobody typed is never dialled: no address is trusted that a stranger might name, and certificates
  * are for the names that were typed. */
-void tcp_list_turn(struct tcp *t, const char *text)
+const char *tcp_list_turn(struct tcp *t, const char *text)
 {
     char where[HOME_HOST_MAX + 16], named[HOME_HOST_MAX + 16] = "";
     const char *colon = strstr(text, "stands by: ");
     if (colon)
         sscanf(colon + strlen("stands by: "), "%270s", named);
-    for (int i = 0; i < t->to_count; i++)
-        if (i != t->at && !is_unheard(t, i) &&
-            strcmp(home_join(t->to[i].host, atoi(t->to[i].port), where, sizeof where), named) == 0) {
+    bool listed = false;
+    for (int i = 0; i < t->to_count; i++) {
+        const bool is = strcmp(home_join(t->to[i].host, atoi(t->to[i].port), where, sizeof where), named) == 0;
+        listed = listed || is;
+        if (is && i != t->at && !is_unheard(t, i)) {
             t->at = i;
-            return;
+            return text;
         }
+    }
     turn_to_next(t);
+    return listed ? text : say_outsider(t, named, text);
 }
 
 /* --- whether they share one state */

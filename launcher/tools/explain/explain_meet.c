@@ -33,6 +33,8 @@ const struct explain_message explain_meet[] = {
     {"*is in the list twice*\n*a list names nodes of the job that host*",
      "a list names nodes of the job, or daemons that share a state, each once",
      "--rdzv-endpoint HOST,HOST,... without --rdzv-backend, or with --rdzv-backend rendezvousd"},
+    {"leads, and --rdzv-endpoint * does not name it", "the daemons of the list stand by for one that is not in it",
+     "add that one to --rdzv-endpoint (crun.conf: rdzv_endpoint); or give its rendezvousd the --advertise of the list"},
     {"*this rendezvousd stands by*", "of daemons that share a state another one leads, or none does just now",
      "nothing: crun goes to the next of the list; name all daemons in --rdzv-endpoint"},
     {"*do not share one state*\n*keeps its jobs for itself, and those of a list share them*",

@@ -245,6 +245,18 @@ def test_one_that_stands_by_names_the_leader_and_serves_nobody(cluster, folder):
     assert p.returncode == 0 and p.stdout.startswith("RUN "), p.stdout + p.stderr
 
 
+def test_a_leader_that_the_list_lacks_is_named(cluster, folder):
+    pair = Pair(cluster, folder, n=3)
+    first = int(pair.leader())
+    others = [pair.address(i) for i in range(3) if i != first]
+    wait("the claim to be seen", lambda: all(pair.says(i)["state_id"] for i in range(3)))
+    for places in (others[:1], others):
+        node = cluster.node("--nnodes", 1, "--rdzv-endpoint", ",".join(places), "--rdzv-backend", "rendezvousd", "--rdzv-id", "j",
+                            "--rdzv-conf", "join_timeout=4")
+        assert node.wait() == 69, node.text()
+        assert f"{pair.address(first)} leads, and --rdzv-endpoint {','.join(places)} does not name it: add it there" in node.text().splitlines()[-1], node.text()
+
+
 def test_a_list_of_daemons_is_told_from_one_of_hosts(cluster, folder):
     """Seats and more than half of MAX are for hosts alone, --rdzv-backend only spares the question."""
     pair = Pair(cluster, folder)
