@@ -96,7 +96,7 @@ void tcp_close(struct rdzv_client *c);
     .publish = tcp_publish, .is_answered = tcp_is_answered
 
 /* rdzv_tcp_list.c */
-void tcp_list_unheard(struct tcp *t);                /* the one that was dialled accepted, and does not answer */
+void tcp_list_unheard(struct tcp *t); /* the one that was dialled accepted, and does not answer */
 /* The one that is dialled said STANDBY: text. Returns what to make of it. */
 const char *tcp_list_turn(struct tcp *t, const char *text);
 /* It keeps another state than the one before: then the others are asked, and this reply counts for nothing. */
