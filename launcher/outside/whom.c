@@ -10,6 +10,7 @@
 #include "common/rdzv/homes/home_process.h"
 #include "common/rdzv/homes/rdzv_claim.h"
 #include "common/rdzv/homes/rdzv_home.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 
 #define KEEP_MS 3600000
 #define ONE_OF_SEVERAL_MS 2000 /* to connect to one of a list and prove who we are: the next one may answer */
@@ -61,6 +62,37 @@ int whom_ask_hosts(struct whom *w, int argc, const char *const *words, bool (*fi
     }
     *ret = other;
     return other ? 0 : rc;
+}
+
+int whom_compare_states(struct whom *w, struct err *e)
+{
+    const char *const words[] = {"RDZV.SEATS", w->run ? w->run : "-", "-"};
+    const int at = w->at;
+    char state[40], first[40] = "", by[HOME_HOST_MAX + 16], where[HOME_HOST_MAX + 16];
+    int rc = 0;
+    for (int i = 0; i < w->listed && w->listed > 1 && rc == 0; i++) {
+        redisReply *r = NULL;
+        rdzv_ask_finish(&w->ask);
+        take_host(w, i);
+        home_join(w->list[i].host, w->list[i].port, where, sizeof where);
+        const bool says = ask_one(w, 3, words, &r, NULL) == 0 && r->type == REDIS_REPLY_STRING &&
+                          rdzv_field_find(r->str, r->len, "state_id", state, sizeof state) == 1 && state[0];
+        if (says && first[0] && strcmp(first, state) != 0)
+            rc = err_set(e, ERR_MISMATCH,
+                         "the daemons %s and %s of the list do not share one state, %s and %s, and either has jobs of "
+                         "its own: start them with the same --state",
+                         by, where, first, state);
+        if (says && !first[0]) {
+            memcpy(first, state, sizeof first);
+            memcpy(by, where, sizeof by);
+        }
+        freeReplyObject(r);
+    }
+    if (w->listed > 1) {
+        rdzv_ask_finish(&w->ask);
+        take_host(w, at);
+    }
+    return rc;
 }
 
 /* --- a Redis or a folder */

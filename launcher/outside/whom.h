@@ -38,6 +38,8 @@ int whom_request(struct whom *w, int argc, const char *const *words, redisReply 
 /* For hosts, not a shared home: ask until a reply fits (NULL: any but an error), else return the last one. */
 int whom_ask_hosts(struct whom *w, int argc, const char *const *words, bool (*fits)(const redisReply *r),
                    redisReply **ret, struct err *e);
+/* Of a list of daemons: ERR_MISMATCH, if two that answer keep different states; they are named. */
+int whom_compare_states(struct whom *w, struct err *e);
 /* Open a shared home; the caller closes it. */
 int whom_open_home(struct whom *w, struct rdzv_home **ret, struct err *e);
 /* Ask the leader. 1: it has answered; 0: there is none, or none of its addresses answers; ERR_REFUSED: it refuses. */

@@ -188,6 +188,8 @@ static int complain(const struct err *e, int code)
 static int run(struct status *s)
 {
     struct err e;
+    if (!whom_is_shared(&s->whom) && whom_compare_states(&s->whom, &e) < 0)
+        complain(&e, 0);
     int rc = print_answer(s, &e);
     while (s->config.watch) {
         if (rc < 0)

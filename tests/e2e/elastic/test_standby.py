@@ -284,7 +284,11 @@ def test_daemons_of_two_states_are_refused(cluster, folder):
     one, two = Pair(cluster, folder, n=1), Pair(cluster, other, n=1)
     states = {p.says(0)["state_id"] for p in (one, two) if p.leader()}
     assert len(states) == 2
-    node = cluster.node("--nnodes", "1:2", "--rdzv-endpoint", f"{one.address(0)},{two.address(0)}", "--rdzv-id", "j")
+    both = f"{one.address(0)},{two.address(0)}"
+    p = subprocess.run([CRUN, "status", "--rdzv-endpoint", both], env=cluster.env, capture_output=True, text=True, check=False)
+    assert p.returncode == 0 and p.stdout.startswith("RUN "), p.stdout + p.stderr
+    assert f"the daemons {one.address(0)} and {two.address(0)} of the list do not share one state, " in p.stderr and all(s in p.stderr for s in states), p.stderr
+    node = cluster.node("--nnodes", "1:2", "--rdzv-endpoint", both, "--rdzv-id", "j")
     assert node.wait() == 2, node.text()
     assert "do not share one state" in node.text() and one.address(0) in node.text() and two.address(0) in node.text(), node.text()
     alone = cluster.rendezvousd()
