@@ -71,13 +71,14 @@ static void push(struct standby *s, struct election_event ev)
 
 /* --- what others are told */
 
-/* A claim's node is "HOST:PORT/STATE": who first claims a state names it, and all later ones take the name over. */
+/* A claim's node is "HOST:PORT/STATE": who first claims a state names it, and all later ones take the name over. A
+ * state that was emptied is another one, whatever this daemon has seen of it before. */
 static void take_state(struct standby *s)
 {
     const char *slash = strrchr(s->x.view.node, '/');
     if (slash)
         snprintf(s->notice.state, sizeof s->notice.state, "%s", slash + 1);
-    else if (!s->notice.state[0])
+    else
         snprintf(s->notice.state, sizeof s->notice.state, "%016" PRIx64, dice_roll(&s->x.rng));
     snprintf(s->x.own.node, sizeof s->x.own.node, "%s%s%s:%d/%s", strchr(s->o.advertise, ':') ? "[" : "",
              s->o.advertise, strchr(s->o.advertise, ':') ? "]" : "", s->x.own.port, s->notice.state);

@@ -192,6 +192,18 @@ def test_a_folder_that_was_emptied_costs_a_restart(cluster, folder):
     cluster.finish(*nodes)
 
 
+def test_one_that_stood_by_names_a_folder_that_was_emptied_anew(cluster, folder):
+    pair = Pair(cluster, folder)
+    first = int(pair.leader())
+    before = pair.says(first)["state_id"]
+    wait("the claim to be seen", lambda: pair.says(1 - first)["state_id"] == before)
+    with stopped(pair, first):
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        wait("it to lead", lambda: pair.leads(1 - first))
+        assert pair.says(1 - first)["state_id"] not in ("", before)
+
+
 def test_workers_go_on_while_all_daemons_are_gone(cluster, folder):
     """Every address of the list refuses, and most of the round is there: daemon_grace. Those that come back wait for the claim of the dead one."""
     pair = Pair(cluster, folder)
