@@ -35,6 +35,13 @@ struct timespec clock_timespec(int64_t deadline_ms)
     return (struct timespec){.tv_sec = deadline_ms / 1000, .tv_nsec = deadline_ms % 1000 * 1000000};
 }
 
+int64_t clock_wall_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
 char *clock_iso(char *out, size_t cap)
 {
     struct timespec t;

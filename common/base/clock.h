@@ -18,6 +18,8 @@ int clock_left(int64_t deadline_ms);
 /* The deadline as pthread_cond_timedwait() takes it; the condition's clock must be CLOCK_MONOTONIC. */
 struct timespec clock_timespec(int64_t deadline_ms);
 
+int64_t clock_wall_ms(void); /* wall time, milliseconds since 1970: for people, and never to decide by */
+
 /* Wall time as 2026-11-21T13:46:37.123Z (UTC) into out. Returns out. */
 char *clock_iso(char *out, size_t cap);
 

@@ -236,6 +236,7 @@ int job_create_(struct jobs *j, const char *run, const char *principal, struct j
     const struct leader_options o = {.run = run,
                                      .principal = principal,
                                      .number_after = j->numbered,
+                                     .wall_ms = j->o.now == clock_ms ? clock_wall_ms : NULL,
                                      .stepped = on_step,
                                      .traced = on_transition,
                                      .arg = job};

@@ -108,7 +108,7 @@ static int64_t elder_fence(const struct leader *l, const struct leader_member *m
     int64_t bound = l->config.silence_ms + l->config.kill_ms;
     if (m->gone)
         return 0;
-    if (m->connected && now - l->history.started_ms < LEADER_LINGER_MS)
+    if (m->connected && now - l->history.counted_ms < LEADER_LINGER_MS)
         return now + bound;
     return m->heard_ms + bound;
 }

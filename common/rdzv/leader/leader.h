@@ -60,6 +60,7 @@ struct leader;
 struct leader_options {
     const char *run, *principal; /* copied; written into decisions; "": the home belongs to this run alone */
     uint64_t number_after;       /* the news of its instances are numbered above this */
+    int64_t (*wall_ms)(void);    /* how old a job is, which nobody led for a while; NULL: as old as it was then */
     /* Called for every step of the machine; for a refused one with its code. May be NULL. */
     void (*stepped)(void *arg, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before,
                     const struct rdzv_effects *fx, int rc);
@@ -199,7 +200,7 @@ struct leader_history {
     uint64_t event_count;
     struct leader_restart restarts[LEADER_RESTARTS];
     uint64_t restart_count;
-    int64_t started_ms;
+    int64_t started_ms, counted_ms; /* counted_ms: no earlier than that, and by no wall clock */
 };
 
 struct rdzv *leader_machine(const struct leader *l);             /* NULL: there is no job */

@@ -60,7 +60,7 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
     l->over = l->ended = false;
     l->begun = l->changed = true;
     l->known = 0;
-    l->history = (struct leader_history){.started_ms = now};
+    l->history = (struct leader_history){.started_ms = now, .counted_ms = now};
     l->restarts_logged = 0;
     l->former[0] = 0;
     snprintf(l->instance, sizeof l->instance, "%s", instance);

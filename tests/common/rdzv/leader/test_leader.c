@@ -17,14 +17,19 @@
 
 enum { SILENCE = 3000, KILL = 1000 };
 
-static int64_t now = 1000000;
+static int64_t now = 1000000, wall = 1764000000000;
 static uint64_t drawn;
+
+static int64_t tell_wall(void)
+{
+    return wall;
+}
 
 static struct leader *make(void)
 {
     struct leader *l;
     struct err e;
-    const struct leader_options o = {.run = "r", .principal = "alice"};
+    const struct leader_options o = {.run = "r", .principal = "alice", .wall_ms = tell_wall};
     if (leader_create(&l, &o, &e) < 0)
         fail_msg("%s", e.text);
     return l;
@@ -553,9 +558,33 @@ static void answers_of_older_logs_are_passed_over(void **state)
     leader_destroy(l);
 }
 
+/* Its leader decided nothing for an hour, and was killed; a minute later another one leads. Whether elders may live is
+ * no matter for a wall clock. */
+static void a_job_is_as_old_under_its_next_leader(void **state)
+{
+    const struct rdzv_config c = settings(1, 1, 0);
+    struct leader *l = make();
+    struct buf log = {0};
+    (void)state;
+    assert_int_equal(join_as(l, "a", &c, 0, ""), 0);
+    decide(l, &log);
+    wall += 3660000;
+    l = succeed(l, &log);
+    assert_int_equal(now - leader_history(l)->started_ms, 3660000);
+    assert_int_equal(now - leader_history(l)->counted_ms, 0);
+    buf_clear(&log);
+    assert_int_equal(leader_text(l, now, &log, NULL), 0);
+    wall -= 7200000; /* the next machine's clock is wrong: no job is younger for that */
+    l = succeed(l, &log);
+    assert_int_equal(now - leader_history(l)->started_ms, 3660000);
+    leader_destroy(l);
+    buf_free(&log);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_job_is_as_old_under_its_next_leader),
         cmocka_unit_test(a_rerun_of_a_job_whose_nodes_are_dead_is_a_new_job),
         cmocka_unit_test(a_job_that_one_node_is_left_of_goes_on),
         cmocka_unit_test(a_round_without_an_instance_proves_no_part_in_a_job),
