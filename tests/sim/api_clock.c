@@ -37,6 +37,11 @@ struct timespec clock_timespec(int64_t deadline_ms)
     return (struct timespec){.tv_sec = deadline_ms / 1000, .tv_nsec = deadline_ms % 1000 * 1000000};
 }
 
+int64_t clock_wall_ms(void)
+{
+    return 0;
+}
+
 char *clock_iso(char *out, size_t cap)
 {
     snprintf(out, cap, "-");
