@@ -59,7 +59,7 @@ MUTANTS = {
     "removed_decisions_come_back": {"rdzv_log_etcd.c": [("    if (k % 2 == 1)\n", "    if (k < 0)\n"), ("(r->lacks && k % 2 == 0)", "r->lacks")]},
     "appends_are_not_fenced": {"rdzv_log_etcd.c": [("    if (strcmp(h->epoch, epoch) != 0)\n        return 0;", "    if (once) {\n        cJSON *now;\n        etcd_api_start(&h->api);\n        ETCD_PUT(&h->api, \"{\\\"key\\\":\\\"%s\\\"}\", KEY(h, \"claim\"));\n        TRY(etcd_api_call(&h->api, \"kv/range\", &now, e));\n        h->own_mod = (uint64_t)etcd_api_number(cJSON_GetArrayItem(etcd_api_in(now, \"kvs\"), 0), \"mod_revision\");\n        cJSON_Delete(now);\n    }")]},
     # a Kubernetes
-    "a_lease_is_taken_that_was_renewed": {"rdzv_log_kube.c": [("    if (!rdzv_claim_is(seen, &h->now.claim))", "    if (!seen)")]},
+    "a_lease_is_taken_that_was_renewed": {"rdzv_log_kube.c": [("    if (!rdzv_claim_is(seen, &h->now.claim))", "    if (!seen || read_lease(h, e) < 0)")]},
     "a_lease_of_another_is_put": {"rdzv_log_kube.c": [("    return strcmp(h->epoch, epoch) == 0 && strcmp(h->now.claim.epoch, epoch) == 0 && !h->now.claim.released &&\n           h->now.seq + 1 >= h->seq;", "    return strcmp(h->epoch, epoch) == 0;")]},
     # a list of hosts
     "one_seat_less_is_enough": {"seats.c": [("return seats_heard(s, NULL, now) >= s->min;", "return seats_heard(s, NULL, now) >= s->min - 1;")]},
