@@ -269,6 +269,54 @@ MUTANTS = {
         ["data_image"]),
     "top_5_sums_top_1": (
         "worker/run/eval.c", "to->top5 += r->top5;", "to->top5 += r->top1;", ["trainer/test_evaluate.py::test_the_best_five_of_four_classes_are_all"]),
+    "more_workers_than_the_node_has": (
+        "launcher/agent/machine/agent.c", '    a->live = a->slots;\n', '    a->live = a->slots + 1;\n',
+        ["launcher_agent"]),
+    "workers_that_ended_still_live": (
+        "launcher/agent/machine/agent.c", '    a->live = 0; /* some may never have been started */\n', '',
+        ["launcher_agent"]),
+    "nobody_ends_a_stop_without_workers": (
+        "launcher/agent/machine/agent.c", '    f->typed = typed;\n    if (a->live == 0)\n        agent_clear(a, fx);\n', '    f->typed = typed;\n',
+        ["launcher_agent"]),
+    "nobody_ends_a_hold_of_nobody": (
+        "launcher/agent/machine/agent.c", '        agent_break_round(a, ev, fx);\n        agent_check_held(a, fx);\n', '        agent_break_round(a, ev, fx);\n',
+        ["launcher_agent"]),
+    "kept_without_a_clearing": (
+        "launcher/agent/machine/agent.c", '    a->clearing = a->clearing && !a->keeping;\n    a->keeping = false;\n', '    a->clearing = a->clearing && !a->keeping;\n',
+        ["launcher_agent"]),
+    "gone_in_a_running_round": (
+        "launcher/agent/machine/agent.c", '    if (a->state != AGENT_CLEARING && a->state != AGENT_STOPPING)\n        return;\n', '    if (a->state == AGENT_RUNNING)\n        a->live = 0;\n    if (a->state != AGENT_CLEARING && a->state != AGENT_STOPPING)\n        return;\n',
+        ["launcher_agent"]),
+    "a_leaving_node_gets_another_round": (
+        "launcher/agent/machine/agent.c", '    if (a->signo || a->ended)\n        agent_part(', '    if (a->ended)\n        agent_part(',
+        ["launcher_agent"]),
+    "a_node_whose_job_is_over_gets_another_round": (
+        "launcher/agent/machine/agent.c", '    if (a->signo || a->ended)\n        agent_part(', '    if (a->signo)\n        agent_part(',
+        ["launcher_agent"]),
+    "an_end_before_the_start_releases": (
+        "launcher/agent/machine/agent.c", '    if (a->state == AGENT_IDLE)\n        return;\n    a->released = true;\n', '    a->released = true;\n',
+        ["launcher_agent"]),
+    "a_released_node_waits_for_its_release": (
+        "launcher/agent/machine/agent.c", '    if (a->released) {\n        agent_leave_for_good(a, code, fx);\n        return;\n    }\n', '',
+        ["launcher_agent"]),
+    "finishing_without_done": (
+        "launcher/agent/machine/agent.c", '    a->done = true;\n', '',
+        ["launcher_agent"]),
+    "done_in_the_next_round": (
+        "launcher/agent/machine/agent.c", '    a->done = false;\n', '',
+        ["launcher_agent"]),
+    "effects_after_the_exit": (
+        "launcher/agent/machine/agent.c", '    agent_add_effect(fx, AGENT_DO_EXIT)->code = code;\n', '    agent_add_effect(fx, AGENT_DO_EXIT)->code = code;\n    agent_add_effect(fx, AGENT_DO_LEAVE);\n',
+        ["launcher_agent"]),
+    "an_exit_that_is_not_the_end": (
+        "launcher/agent/machine/agent.c", '    a->state = AGENT_OVER;\n', '',
+        ["launcher_agent"]),
+    "a_worker_is_not_counted": (
+        "launcher/agent/machine/agent.c", '    a->live = a->slots;\n', '    a->live = a->slots > 1 ? a->slots - 1 : 1;\n',
+        ["launcher_agent"]),
+    "waits_for_its_release_without_parting": (
+        "launcher/agent/machine/agent.c", '    a->state = AGENT_PARTING;\n', '    a->state = a->done ? AGENT_FINISHING : AGENT_PARTING;\n',
+        ["launcher_agent"]),
 }
 
 

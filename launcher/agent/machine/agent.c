@@ -187,6 +187,8 @@ bool agent_news_leave_no_grace(const struct agent *a, const struct rdzv_news *ne
 
 static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
 {
+    if (a->state == AGENT_IDLE)
+        return;
     a->released = true;
     if (agent_runs(a)) {
         agent_end_with(a, news->exit_code);
@@ -491,16 +493,18 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
         agent_join(a, fx);
         return;
     }
+    if (a->state != AGENT_CLEARING && a->state != AGENT_STOPPING)
+        return;
     a->live = 0; /* some may never have been started */
     if (a->state == AGENT_CLEARING && !a->ended) {
         report_done(a, fx);
-    } else if (a->state == AGENT_CLEARING || a->state == AGENT_STOPPING) {
-        if (!a->released || !(a->signo || a->ended))
-            agent_join(a, fx);
-        if (a->signo || a->ended)
-            agent_part(a, code_of_end(a), fx);
-        a->unclean = false;
+        return;
     }
+    if (!a->released || !(a->signo || a->ended))
+        agent_join(a, fx);
+    if (a->signo || a->ended)
+        agent_part(a, code_of_end(a), fx);
+    a->unclean = false;
 }
 
 static void on_unkillable(struct agent *a, struct agent_effects *fx)
@@ -559,4 +563,5 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
         agent_on_failed(a, ev, fx);
         break;
     }
+    agent_check(a, fx);
 }

@@ -171,4 +171,7 @@ bool agent_obeyed(const struct agent *a, int code);
 /* Apply one event; fx is overwritten. An event that means nothing in the current state changes nothing. */
 void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effects *fx);
 
+/* Abort if a rule is broken that holds after each step; agent_step() calls it. */
+void agent_check(const struct agent *a, const struct agent_effects *fx);
+
 #endif

@@ -841,6 +841,65 @@ static void a_stop_signal_drains_those_that_wait(void **state)
     assert_string_equal(simple(&b, AGENT_PREEMPTED), "leave stop(drain)");
 }
 
+/* --- any order of events */
+
+static uint32_t drawn = 1;
+
+static uint32_t draw(uint32_t below)
+{
+    drawn = drawn * 1664525u + 1013904223u;
+    return (drawn >> 8) % below;
+}
+
+/* Of any kind, with any content that a worker, a user or a rendezvous can give it. */
+static struct agent_event any_event(void)
+{
+    static const int codes[] = {0, 1, EXIT_REQUEUE, 127, 128 + SIGTERM, 128 + SIGKILL},
+                     signals[] = {SIGTERM, SIGINT, SIGHUP};
+    struct agent_event ev = {.kind = (enum agent_event_kind)draw(AGENT_FAILED + 1),
+                             .news = {.kind = (enum rdzv_news_kind)(RDZV_NEWS_ROUND + draw(3)),
+                                      .why = (enum rdzv_reason)draw(4),
+                                      .exit_code = codes[draw(6)],
+                                      .spare = draw(4) == 0},
+                             .cause = {.exit_code = codes[draw(6)], .fatal = draw(4) == 0},
+                             .holds = draw(2) == 0,
+                             .grows = draw(2) == 0,
+                             .was_held = draw(2) == 0,
+                             .signo = draw(8) == 0 ? signals[draw(3)] : 0,
+                             .now_ms = 1 + draw(4000),
+                             .typed = draw(2) == 0,
+                             .shared = draw(4) == 0};
+    if (ev.kind == AGENT_NEWS && ev.news.why == RDZV_WHY_RESIZE && draw(2))
+        strcpy(ev.news.cause.text, RDZV_GROWS);
+    if (ev.kind == AGENT_SIGNAL)
+        ev.signo = signals[draw(3)];
+    if (ev.kind == AGENT_WORKER_ENDED && ev.cause.exit_code == 0)
+        ev.signo = 0;
+    return ev;
+}
+
+/* agent_check() aborts if not. */
+static void no_order_of_events_breaks_a_rule(void **state)
+{
+    bool been[AGENT_OVER + 1] = {false};
+    for (int life = 0; life < 20000; life++) {
+        struct agent a;
+        struct agent_effects fx;
+        agent_init(&a, 1 + (int)draw(SLOTS), EXIT_SPARE);
+        if (draw(8))
+            simple(&a, AGENT_START);
+        if (draw(2) && a.state == AGENT_JOINING)
+            round_begins(&a);
+        for (int i = 0; i < 60 && a.state != AGENT_OVER; i++) {
+            const struct agent_event ev = any_event();
+            agent_step(&a, &ev, &fx);
+            been[a.state] = true;
+        }
+    }
+    for (int s = AGENT_JOINING; s <= AGENT_OVER; s++)
+        assert_true(been[s]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -897,6 +956,7 @@ int main(void)
         cmocka_unit_test(silence_ends_those_that_wait_at_once),
         cmocka_unit_test(a_fence_while_the_rest_is_cleared_clears_all),
         cmocka_unit_test(a_stop_signal_drains_those_that_wait),
+        cmocka_unit_test(no_order_of_events_breaks_a_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
