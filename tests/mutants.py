@@ -317,6 +317,42 @@ MUTANTS = {
     "waits_for_its_release_without_parting": (
         "launcher/agent/machine/agent.c", '    a->state = AGENT_PARTING;\n', '    a->state = a->done ? AGENT_FINISHING : AGENT_PARTING;\n',
         ["launcher_agent"]),
+    "a_failure_is_told_of_the_next_round": (
+        "common/rdzv/client/client_talk.c", '    c->failing = false; /* whatever failed was of a round that is over */\n', '',
+        ["client"]),
+    "dialling_goes_on_beside_the_connection": (
+        "common/rdzv/client/client.c", '    c->dialling = c->stranger = false;\n', '    c->stranger = false;\n',
+        ["client"]),
+    "proved_after_it_was_lost": (
+        "common/rdzv/client/client.c", '        c->up = c->connected;\n', '        c->up = true;\n',
+        ["client"]),
+    "requests_outlive_their_connection": (
+        "common/rdzv/client/client.c", '    c->asked_first = c->asked_last = 0;\n', '',
+        ["client"]),
+    "an_answered_next_stays_open": (
+        "common/rdzv/client/client_talk.c", '    if (a.what == ASK_NEXT)\n        c->next_open = false;\n', '',
+        ["client"]),
+    "any_number_of_requests": (
+        "common/rdzv/client/client_talk.c", '    if (c->asked_last - c->asked_first == CLIENT_ASKED_MAX) {\n', '    if (c->asked_last - c->asked_first == CLIENT_ASKED_MAX + 1) {\n',
+        ["client"]),
+    "no_pause_and_no_dial_after_a_loss": (
+        "common/rdzv/client/client.c", '    cannot_reach(c, text, now);\n    client_again_(c, now);\n', '    cannot_reach(c, text, now);\n',
+        ["client"]),
+    "nothing_is_asked_after_news": (
+        "common/rdzv/client/client_talk.c", '    if (a.what == ASK_NEXT && c->up)\n        go_on(c, now);\n', '',
+        ["client"]),
+    "asks_for_the_grace_of_a_fenced_round": (
+        "common/rdzv/client/client.c", '    c->failing = false;\n    client_alive_(c, false);\n', '    c->failing = false;\n',
+        ["client"]),
+    "a_fenced_round_fails_again": (
+        "common/rdzv/client/client.c", '    c->failing = false;\n    client_alive_(c, false);\n', '    client_alive_(c, false);\n',
+        ["client"]),
+    "a_round_before_its_join": (
+        "common/rdzv/client/client_talk.c", '    if (c->mode != CLIENT_JOINING || !a->joining || !c->joined)\n', '    if (c->mode != CLIENT_JOINING || !a->joining)\n',
+        ["client"]),
+    "dials_after_the_end": (
+        "common/rdzv/client/client_talk.c", '    client_alive_(c, false);\n    c->retry_at = INT64_MAX;\n', '    client_alive_(c, false);\n',
+        ["client"]),
 }
 
 

@@ -593,6 +593,7 @@ void client_step(struct client *c, const struct client_event *ev, int64_t now)
         on_tick(c, now);
         break;
     }
+    client_check_(c);
 }
 
 bool client_is_answered(const struct client *c)

@@ -1,4 +1,5 @@
-/* Shared by client.c (calls, time, the connection) and client_talk.c (what is asked and answered). */
+/* Shared by client.c (calls, time, the connection), client_talk.c (what is asked and answered) and client_check.c (what
+ * always holds). */
 #ifndef CRUN_COMMON_RDZV_CLIENT_IMPL_H
 #define CRUN_COMMON_RDZV_CLIENT_IMPL_H
 
@@ -26,5 +27,8 @@ void client_greet_(struct client *c, int64_t now); /* send the greeting of a new
 void client_say_(struct client *c, enum client_ask what, int64_t now);
 void client_end_(struct client *c, const struct rdzv_news *news, const char *members, int64_t now);
 void client_hear_(struct client *c, const struct client_reply *r, int64_t now);
+
+/* client_check.c */
+void client_check_(const struct client *c); /* aborts if a rule is broken */
 
 #endif

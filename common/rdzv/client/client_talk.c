@@ -149,6 +149,7 @@ static void on_round(struct client *c, const struct client_asked *a, const struc
         client_say_(c, ASK_JOIN, now);
         return;
     }
+    c->failing = false; /* whatever failed was of a round that is over */
     if (!news->spare) {
         client_set_mode_(c, CLIENT_RUNNING);
         c->round = news->round;

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/rdzv/client/client.h"
@@ -207,6 +208,184 @@ static void a_question_is_a_nil_that_asks(void **state)
     }
 }
 
+/* --- a failure that was told */
+
+static void says(struct client *c, const char *text, int64_t now)
+{
+    const struct client_reply reply = {.kind = text[0] ? REPLY_RECORD : REPLY_NIL, .text = text, .len = strlen(text)};
+    client_step(c, &(struct client_event){.kind = CLIENT_REPLY, .reply = reply}, now);
+}
+
+/* The connection is lost, and another one is there. -> whether FAIL was sent on it. */
+static bool fails_again(struct client *c, int64_t *now)
+{
+    bool found = false;
+    client_step(c, &(struct client_event){.kind = CLIENT_LOST, .text = "reset"}, *now += 10);
+    client_step(c, &(struct client_event){.kind = CLIENT_TICK}, *now += 200);
+    client_step(c, &(struct client_event){.kind = CLIENT_DIALLED}, *now += 10);
+    client_step(c, &(struct client_event){.kind = CLIENT_READY}, *now += 10);
+    for (const struct client_effect *fx; (fx = client_effect(c)); client_done(c))
+        found = found || (fx->kind == CLIENT_SEND && fx->what == ASK_FAIL);
+    return found;
+}
+
+/* It is told again on a new connection, but not once the next round runs, even if no STOP came between. */
+static void a_failure_is_not_told_of_the_next_round(void **state)
+{
+    static const struct rdzv_cause cause = {.exit_code = 1};
+    struct client c;
+    int64_t now = BEGIN_MS, ms;
+    (void)state;
+    begin_next(&c, false, &now);
+    says(&c, "kind=round seq=1 round=1 why=start group_rank=1 group_world=2 rank_base=1 world_size=2", now += 10);
+    assert_int_equal(c.mode, CLIENT_RUNNING);
+    client_step(&c, &(struct client_event){.kind = CLIENT_FAIL, .cause = &cause}, now += 10);
+    client_step(&c, &(struct client_event){.kind = CLIENT_JOIN}, now += 10);
+    takes(&c, CLIENT_SEND, &ms);
+    assert_true(fails_again(&c, &now));
+    says(&c, "", now += 10); /* to FAIL */
+    says(&c, "instance=0123456789abcdef seq=1", now += 10);
+    says(&c, "kind=round seq=3 round=2 why=failure group_rank=1 group_world=2 rank_base=1 world_size=2", now += 10);
+    assert_int_equal(c.mode, CLIENT_RUNNING);
+    takes(&c, CLIENT_SEND, &ms);
+    assert_false(fails_again(&c, &now));
+    client_finish(&c);
+}
+
+/* One NEXT waits already. */
+static void who_answers_nothing_is_given_up_before_its_requests_overflow(void **state)
+{
+    struct client c;
+    int64_t now = BEGIN_MS, ms;
+    (void)state;
+    begin_next(&c, false, &now);
+    for (int i = 1; i < CLIENT_ASKED_MAX; i++) {
+        client_step(&c, &(struct client_event){.kind = CLIENT_PUBLISH, .text = "{}"}, now);
+        assert_true(takes(&c, CLIENT_SEND, &ms));
+    }
+    client_step(&c, &(struct client_event){.kind = CLIENT_PUBLISH, .text = "{}"}, now);
+    assert_true(takes(&c, CLIENT_HANG_UP, &ms));
+    client_finish(&c);
+}
+
+/* --- any order of events */
+
+static uint32_t drawn = 1;
+
+static uint32_t draw(uint32_t below)
+{
+    drawn = drawn * 1664525u + 1013904223u;
+    return (drawn >> 8) % below;
+}
+
+static const char *any_news(char text[CLIENT_TEXT_MAX])
+{
+    static const char *const kinds[] = {"round", "round", "round", "stop", "stop", "end", "other"};
+    static const char *const whys[] = {"start", "failure", "resize", "drain"};
+    snprintf(text, CLIENT_TEXT_MAX,
+             "kind=%s seq=%u round=%u why=%s restart_count=%u group_rank=%d group_world=2 rank_base=0 world_size=2 "
+             "spare=%u exit_code=%u member_addrs=1.2.3.4 more=%d",
+             kinds[draw(7)], draw(200), 1 + draw(9), whys[draw(4)], draw(3), (int)draw(3) - 1, draw(6) == 0, draw(2),
+             draw(4) == 0 ? (int)draw(9) - 2 : 0);
+    return text;
+}
+
+static const char *any_refusal(void)
+{
+    static const char *const v[] = {"FENCED f",  "REFUSED r", "DIFFERS d", "NOAUTH n",
+                                    "NOJOB j",   "LIMIT l",   "BUSY b",    "FEW f",
+                                    "LOADING l", "NOTERM t",  "STANDBY s", "ERR unknown command",
+                                    "nonsense"};
+    return v[draw(13)];
+}
+
+/* What a rendezvous says to the oldest request, or whatever else listens there. */
+static struct client_reply any_reply(const struct client *c, char text[CLIENT_TEXT_MAX])
+{
+    struct client_reply r = {.kind = (enum client_reply_kind)draw(REPLY_OTHER + 1), .text = text};
+    const enum client_ask what = c->asked[c->asked_first % CLIENT_ASKED_MAX].what;
+    if (draw(16))
+        r.kind = what == ASK_JOIN ? REPLY_RECORD : what != ASK_NEXT ? REPLY_STATUS : draw(2) ? REPLY_NIL : REPLY_RECORD;
+    text[0] = 0;
+    if (r.kind == REPLY_ERROR)
+        strcpy(text, any_refusal());
+    else if (r.kind == REPLY_STATUS)
+        strcpy(text, draw(8) ? "OK" : "OK 00000000000000bb");
+    else if (r.kind == REPLY_RECORD && (what == ASK_JOIN || draw(8) == 0))
+        snprintf(text, CLIENT_TEXT_MAX, "instance=00000000000000%s seq=%u few=%u", draw(8) ? "aa" : "bb", draw(9),
+                 draw(8) == 0);
+    else if (r.kind == REPLY_RECORD && draw(8) == 0)
+        strcpy(text, "kind=round seq=0 ask=stacks id=7 ms=800 rank=-1");
+    else if (r.kind == REPLY_RECORD)
+        any_news(text);
+    r.len = strlen(text);
+    return r;
+}
+
+static void any_event(struct client *c, const struct client_options *o, int64_t now)
+{
+    static const struct rdzv_cause cause = {.exit_code = 1, .rank = 0};
+    static const int errors[] = {0, 0, 0, -ECONNREFUSED, -ETIMEDOUT};
+    char text[CLIENT_TEXT_MAX] = "t";
+    struct client_event ev = {.kind = (enum client_event_kind)draw(CLIENT_TICK + 1),
+                              .cause = &cause,
+                              .text = text,
+                              .epoch = "2-a",
+                              .seen = "2-a",
+                              .at = now};
+    if (draw(3))
+        ev.kind = draw(2) ? CLIENT_REPLY : CLIENT_TICK;
+    if (c->dialling && draw(2))
+        ev.kind = CLIENT_DIALLED;
+    if (c->connected && !c->up && draw(2))
+        ev.kind = CLIENT_READY;
+    if ((ev.kind == CLIENT_JOIN && c->mode == CLIENT_RUNNING) || (ev.kind == CLIENT_FINISH && c->failing) ||
+        (ev.kind == CLIENT_ADDRESS && !o->elected) || (ev.kind == CLIENT_DIRECT && draw(8)) ||
+        (ev.kind == CLIENT_DIALLED && !c->dialling) || (ev.kind == CLIENT_STORE_FAILED && draw(30)))
+        return; /* not what the shell does, or too often */
+    ev.error = ev.kind == CLIENT_DIALLED                    ? errors[draw(5)]
+               : ev.kind == CLIENT_TROUBLE && draw(30) == 0 ? 1
+               : ev.kind == CLIENT_STORE_FAILED             ? -EMFILE
+                                                            : 0;
+    ev.how = (enum rdzv_lost)draw(3);
+    ev.id = draw(100);
+    if (ev.kind == CLIENT_REPLY)
+        ev.reply = any_reply(c, text);
+    client_step(c, &ev, now);
+}
+
+/* client_check_() aborts if not. */
+static void no_server_breaks_a_rule(void **state)
+{
+    int been[CLIENT_OVER + 1] = {0};
+    (void)state;
+    for (int life = 0; life < 8000; life++) {
+        const bool elected = life % 3, listed = life % 3 == 2;
+        const struct client_options o = {.heartbeat_ms = 1000,
+                                         .connect_ms = 60000,
+                                         .grace_ms = elected ? 0 : 60000,
+                                         .run_id = "j",
+                                         .node = "n",
+                                         .endpoint = "h:1",
+                                         .job = {.silence_ms = 3000, .kill_ms = 1000, .min_nodes = 1, .max_nodes = 2},
+                                         .elected = elected,
+                                         .listed = listed,
+                                         .shows_progress = life % 2};
+        struct client c;
+        int64_t now = BEGIN_MS, ms;
+        client_init(&c, &o);
+        client_step(&c, &(struct client_event){.kind = CLIENT_JOIN}, now);
+        for (int i = 0; i < 150 && c.mode != CLIENT_OVER; i++) {
+            any_event(&c, &o, now += draw(4) ? draw(200) : draw(4000));
+            been[c.mode]++;
+            takes(&c, CLIENT_TELL, &ms);
+        }
+        client_finish(&c);
+    }
+    for (int m = CLIENT_JOINING; m <= CLIENT_OVER; m++)
+        assert_in_range(been[m], 1000, INT32_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +393,9 @@ int main(void)
         cmocka_unit_test(no_wait_is_longer_than_the_node_waits_at_all),
         cmocka_unit_test(an_elected_leader_that_has_let_go_is_no_trouble_yet),
         cmocka_unit_test(what_an_elected_leader_waits_for_is_no_part_of_the_join_timeout),
+        cmocka_unit_test(a_failure_is_not_told_of_the_next_round),
+        cmocka_unit_test(who_answers_nothing_is_given_up_before_its_requests_overflow),
+        cmocka_unit_test(no_server_breaks_a_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
