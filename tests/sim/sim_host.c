@@ -225,6 +225,9 @@ static int step(struct world *w, const struct leader_event *ev)
 {
     struct err e;
     int rc = leader_step(w->reign.leader, ev, sim_host_clock(w), &e);
+    struct err broken;
+    if (leader_check(w->reign.leader, &broken) < 0)
+        sim_broken(w, "after event %d: %s", (int)ev->kind, broken.text);
     if (rc < 0)
         return rc;
     decide(w, false);

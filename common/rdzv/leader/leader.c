@@ -63,6 +63,15 @@ static void notice_forgotten(struct leader *l, const struct rdzv_event *ev, int6
         leader_set_known_(l, m, rdzv_knows(l->machine, m->node), now);
 }
 
+static void take_effects(struct leader *l, int64_t now)
+{
+    leader_take_effects_(l);
+    if (!l->over && leader_is_final_(l)) {
+        l->over = true;
+        l->over_ms = now;
+    }
+}
+
 int leader_machine_step_(struct leader *l, const struct rdzv_event *ev, int64_t now, struct err *e)
 {
     const struct leader_before before = leader_before_(l);
@@ -76,11 +85,7 @@ int leader_machine_step_(struct leader *l, const struct rdzv_event *ev, int64_t 
         l->o.stepped(l->o.arg, ev, before.state, before.round, &l->fx, rc);
     if (rc < 0)
         return rc;
-    leader_take_effects_(l);
-    if (!l->over && leader_is_final_(l)) {
-        l->over = true;
-        l->over_ms = now;
-    }
+    take_effects(l, now);
     return 0;
 }
 
@@ -311,7 +316,7 @@ static void step_member(struct leader *l, const struct leader_event *ev, struct 
     }
 }
 
-int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms, struct err *e)
+static int apply(struct leader *l, const struct leader_event *ev, int64_t now_ms, struct err *e)
 {
     struct leader_member *m = ev->node ? leader_find(l, ev->node) : NULL;
     switch (ev->kind) {
@@ -327,6 +332,26 @@ int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms,
             step_member(l, ev, m, now_ms);
         return 0;
     }
+}
+
+/* What follows from broken books cannot be trusted: the job ends. */
+static void look_for_a_fault(struct leader *l, int64_t now)
+{
+    struct err why;
+    if (!l->machine || l->over || leader_check(l, &why) == 0 || rdzv_break(l->machine, why.text, now, &l->fx) < 0)
+        return;
+    l->changed = true;
+    take_effects(l, now);
+}
+
+int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms, struct err *e)
+{
+    const struct leader_before before = leader_before_(l);
+    const int rc = apply(l, ev, now_ms, e);
+    const struct leader_before after = leader_before_(l);
+    if (after.state != before.state || after.round != before.round)
+        look_for_a_fault(l, now_ms);
+    return rc;
 }
 
 /* --- what it is */

@@ -22,6 +22,8 @@ static void note(struct leader *l, int64_t now, const char *fmt, ...)
 
 struct leader_before leader_before_(const struct leader *l)
 {
+    if (!l->machine)
+        return (struct leader_before){.state = RDZV_JOINING};
     return (struct leader_before){rdzv_state(l->machine), rdzv_round(l->machine), rdzv_restarts(l->machine)};
 }
 

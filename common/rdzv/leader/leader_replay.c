@@ -250,5 +250,5 @@ int leader_restore(struct leader *l, int64_t now_ms, int64_t grace_ms, struct er
             leader_keep_end_(l, &m->news);
     HASH_ITER (hh, l->members, m, next)
         restore_member(l, m, now_ms, grace_ms);
-    return 0;
+    return leader_check(l, e);
 }

@@ -598,17 +598,30 @@ static int admit(struct step *s)
 
 /* A broken invariant is a bug of ours: nothing that follows from the state can be trusted, so the job ends. The
  * process does not: it serves other jobs, too. */
-static void look_for_a_fault(struct step *s)
+static void end_by_a_fault(struct step *s, const char *why)
 {
     struct rdzv_cause cause = {.rank = -1, .exit_code = EXIT_INTERNAL};
-    struct err why;
-    if (is_final(s->r->m.state) || rdzv_check(s->r, &why) == 0)
-        return;
-    snprintf(s->r->broken, sizeof s->r->broken, "%.*s", RDZV_TEXT_MAX, why.text);
+    snprintf(s->r->broken, sizeof s->r->broken, "%.*s", RDZV_TEXT_MAX, why);
     snprintf(cause.text, sizeof cause.text, "the rendezvous has a fault in itself and ended the job: %.*s",
-             RDZV_TEXT_MAX - 60, why.text);
+             RDZV_TEXT_MAX - 60, why);
     s->fx->n = 0;
     rdzv_finish_(s, RDZV_FAILED, EXIT_INTERNAL, &cause);
+}
+
+static void look_for_a_fault(struct step *s)
+{
+    struct err why;
+    if (!is_final(s->r->m.state) && rdzv_check(s->r, &why) < 0)
+        end_by_a_fault(s, why.text);
+}
+
+int rdzv_break(struct rdzv *r, const char *why, int64_t now_ms, struct rdzv_effects *fx)
+{
+    const struct rdzv_event ev = {.kind = RDZV_TICK};
+    struct step s = {.r = r, .ev = &ev, .now = now_ms, .fx = fx};
+    TRY(reserve_effects(fx, 2 * (HASH_COUNT(r->nodes) + 2)));
+    end_by_a_fault(&s, why);
+    return 0;
 }
 
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struct rdzv_effects *fx, struct err *e)

@@ -287,5 +287,7 @@ uint64_t rdzv_next_round(const struct rdzv *r);
  * itself after each that changes the state. In rdzv_step() a broken one ends the job: FAILED with EXIT_INTERNAL. */
 int rdzv_check(const struct rdzv *r, struct err *e);
 const char *rdzv_broken(const struct rdzv *r); /* the invariant that ended the job; "": none has */
+/* End the job for an invariant that its caller found broken. -ENOMEM: nothing changed. */
+int rdzv_break(struct rdzv *r, const char *why, int64_t now_ms, struct rdzv_effects *fx);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "common/base/buf.h"
 #include "common/job/exitcode.h"
+#include "common/rdzv/leader/leader_impl.h"
 #include "common/rdzv/machine/rdzv_impl.h"
 #include "common/rdzv/wire/rdzv_frame.h"
 #include "rendezvousd/jobs/jobs_impl.h"
@@ -654,14 +655,22 @@ static void end_of_a_job_with_a_fault(const struct agent *a)
     assert_non_null(strstr(a->news.cause.text, "the rendezvous has a fault in itself and ended the job: counted are"));
 }
 
-/* The memory of a job goes wrong under a daemon with two of them. */
-static void a_broken_rule_ends_its_job_alone(void **s)
+static void break_machine(struct leader *l)
+{
+    leader_machine(l)->members++;
+}
+
+static void break_leader(struct leader *l)
+{
+    l->elders++;
+}
+
+static void check_broken_job(void (*break_it)(struct leader *l))
 {
     struct pair p;
     struct agent other;
     struct jobs_stats stats;
     char path[160], aside[176];
-    (void)s;
     begin_pair(&p);
     assert_true(log_path(&p.d, path, sizeof path));
     snprintf(aside, sizeof aside, "%s.damaged", path);
@@ -670,7 +679,7 @@ static void a_broken_rule_ends_its_job_alone(void **s)
     assert_int_equal(rig_join(&other, &one, 0), 0);
     rig_next(&other);
     settle(&p.d);
-    leader_machine(job_find_(p.d.j, "alice", "r")->reign.leader)->members++;
+    break_it(job_find_(p.d.j, "alice", "r")->reign.leader);
     assert_int_equal(rig_say(&p.b, RDZV_FAIL, 1, 7), 0);
     settle(&p.d);
     rig_next(&p.a);
@@ -690,6 +699,75 @@ static void a_broken_rule_ends_its_job_alone(void **s)
     assert_int_equal(access(aside, F_OK), 0);
     rig_close(&other, JOBS_SILENT);
     end_pair(&p);
+}
+
+/* The memory of a job goes wrong under a daemon with two of them. */
+static void a_broken_rule_ends_its_job_alone(void **s)
+{
+    (void)s;
+    check_broken_job(break_machine);
+    check_broken_job(break_leader);
+}
+
+/* A log in good order, each line of which can be read, but for a member that has news of another instance. */
+static void craft_news(const char *path)
+{
+    struct buf log = {0}, text = {0}, crafted = {0};
+    size_t good;
+    read_log(path, &log);
+    assert_int_equal(state_log_parse(log.data, log.len, &text, &good, NULL), 0);
+    char *at = strstr(text.data, "@news ");
+    assert_non_null(at);
+    assert_non_null(at = strstr(at, " instance="));
+    memcpy(at + strlen(" instance="), "ffffffff", 8);
+    state_log_header(&crafted);
+    assert_int_equal(rdzv_frame_put(&crafted, 1, text.data, text.len), 0);
+    write_log(path, crafted.data, crafted.len);
+    buf_free(&log);
+    buf_free(&text);
+    buf_free(&crafted);
+}
+
+/* Its job is not served, and the other one of the same directory goes on. */
+static void a_log_whose_replay_breaks_a_rule_is_set_aside_alone(void **s)
+{
+    struct pair p;
+    struct daemon after;
+    struct agent other;
+    struct jobs_stats stats;
+    char path[160], aside[176];
+    (void)s;
+    begin_pair(&p);
+    assert_true(log_path(&p.d, path, sizeof path));
+    const struct rdzv_config one = rig_config(1, 1);
+    rig_open(p.d.j, &other, "other", "node3", "10.0.0.4");
+    assert_int_equal(rig_join(&other, &one, 0), 0);
+    rig_next(&other);
+    settle(&p.d);
+    const uint64_t seq = other.news.seq;
+    rig_close(&other, JOBS_SILENT);
+    char name[80];
+    snprintf(name, sizeof name, "%.79s", strrchr(path, '/'));
+    kill_daemon(&p, &after);
+    snprintf(path, sizeof path, "%s/jobs%s", after.dir, name);
+    craft_news(path);
+    assert_int_equal(start(&after), 0);
+    jobs_stats(after.j, &stats);
+    assert_int_equal(stats.damaged, 1);
+    assert_int_equal(stats.jobs, 1);
+    assert_null(job_find_(after.j, "alice", "r"));
+    snprintf(aside, sizeof aside, "%s.damaged", path);
+    assert_int_equal(access(aside, F_OK), 0);
+    rig_open(after.j, &other, "other", "node3", "10.0.0.4");
+    other.news.seq = seq;
+    assert_int_equal(rig_next(&other), 0);
+    assert_int_equal(rig_say(&other, RDZV_DONE, 1, 0), 0);
+    settle(&after);
+    assert_int_equal(other.news.kind, RDZV_NEWS_END);
+    assert_int_equal(other.news.exit_code, 0);
+    rig_close(&other, JOBS_SILENT);
+    stop(&after);
+    remove_dir(&after);
 }
 
 /* Whoever started the wrong version can go back to the right one: nothing is renamed, written or counted. */
@@ -1400,6 +1478,7 @@ int main(void)
         cmocka_unit_test(a_job_is_as_old_as_before_the_restart),
         cmocka_unit_test(a_damaged_log_is_set_aside),
         cmocka_unit_test(a_broken_rule_ends_its_job_alone),
+        cmocka_unit_test(a_log_whose_replay_breaks_a_rule_is_set_aside_alone),
         cmocka_unit_test(a_directory_of_another_version_is_refused_as_it_is),
         cmocka_unit_test(a_log_of_the_version_before_is_read_and_written_anew),
         cmocka_unit_test(finished_and_forgotten_jobs_leave_nothing),
