@@ -353,6 +353,48 @@ MUTANTS = {
     "dials_after_the_end": (
         "common/rdzv/client/client_talk.c", '    client_alive_(c, false);\n    c->retry_at = INT64_MAX;\n', '    client_alive_(c, false);\n',
         ["client"]),
+    "news_numbered_above_the_newest": (
+        "common/rdzv/leader/leader_member.c", '    m->seq = m->news.seq;\n', '',
+        ["leader"]),
+    "a_forgotten_node_keeps_its_round": (
+        "common/rdzv/leader/leader_member.c", '    if (m->has_news && m->news.kind != RDZV_NEWS_END)\n        m->has_news = false;\n    if (!m->elder)', '    if (!m->elder)',
+        ["leader"]),
+    "news_without_their_instance": (
+        "common/rdzv/leader/leader_member.c", '    m->told = false;\n    memcpy(m->instance, l->instance, sizeof m->instance);\n', '    m->told = false;\n',
+        ["leader"]),
+    "forgotten_nodes_stay_known": (
+        "common/rdzv/leader/leader.c", '    for (m = l->members; m; m = m->hh.next)\n        leader_set_known_(', '    for (m = NULL; m; m = m->hh.next)\n        leader_set_known_(',
+        ["leader"]),
+    "who_joins_stays_an_elder": (
+        "common/rdzv/leader/leader_ask.c", '    leader_elder_(l, m, false); /* its workers are gone, it says */\n', '',
+        ["leader"]),
+    "a_forgotten_node_is_heard": (
+        "common/rdzv/leader/leader_member.c", '        m->heard_ms = now;\n    leader_list_(l, m, LEADER_LIST_ENDED);\n', '        m->heard_ms = now;\n',
+        ["leader"]),
+    "a_silent_node_is_dropped": (
+        "common/rdzv/leader/leader.c", '    leader_list_(l, m, LEADER_LIST_SILENT);\n    step_node(', '    leader_list_(l, m, LEADER_LIST_ENDED);\n    step_node(',
+        ["leader"]),
+    "one_list_for_all": (
+        "common/rdzv/leader/leader_member.c", '        DL_APPEND(l->lists[list], m);\n', '        DL_APPEND(l->lists[LEADER_LIST_HEARD], m);\n',
+        ["leader"]),
+    "who_is_heard_last_comes_first": (
+        "common/rdzv/leader/leader_member.c", '        DL_APPEND(l->lists[list], m);\n', '        DL_PREPEND(l->lists[list], m);\n',
+        ["leader"]),
+    "fresh_for_ever": (
+        "common/rdzv/leader/leader_member.c", '    DL_DELETE2(l->fresh, m, fresh_prev, fresh_next);\n    m->fresh = false;\n', '    DL_DELETE2(l->fresh, m, fresh_prev, fresh_next);\n',
+        ["leader"]),
+    "a_final_machine_is_not_over": (
+        "common/rdzv/leader/leader.c", '        l->over = true;\n', '',
+        ["leader"]),
+    "any_end_is_that_of_the_job": (
+        "common/rdzv/leader/leader_member.c", '        if (news->kind == RDZV_NEWS_END && leader_is_final_(l))\n', '        if (news->kind == RDZV_NEWS_END)\n',
+        ["leader"]),
+    "elders_are_counted_once_and_for_all": (
+        "common/rdzv/leader/leader.c", '    l->elders -= !is && m->elder;\n', '',
+        ["leader"]),
+    "a_successor_forgets_who_has_seen_all": (
+        "common/rdzv/leader/leader_replay.c", '    if (!m)\n        TRY(leader_add_(r->l, n->node, &m, NULL));\n', '    if (!m)\n        return 0;\n',
+        ["leader"]),
 }
 
 

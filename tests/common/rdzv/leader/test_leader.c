@@ -581,6 +581,83 @@ static void a_job_is_as_old_under_its_next_leader(void **state)
     buf_free(&log);
 }
 
+/* --- any order of events */
+
+static uint32_t dice = 1;
+
+static uint32_t draw(uint32_t below)
+{
+    dice = dice * 1664525u + 1013904223u;
+    return (dice >> 8) % below;
+}
+
+static void any_event(struct leader *l, const struct rdzv_config *c)
+{
+    static const char *const nodes[] = {"n1", "n2", "n3", "n4", "n5"};
+    const uint64_t round = leader_machine(l) ? rdzv_round(leader_machine(l)) : 0;
+    const char *node = nodes[draw(5)];
+    const struct leader_member *m = leader_find(l, node);
+    const struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause.rank = -1};
+    now += draw(4) ? draw(300) : draw(6000);
+    switch (draw(12)) {
+    case 0:
+    case 1:
+    case 2:
+        join_as(l, node, c, draw(2) ? round : 0, draw(4) ? leader_instance(l) : "00000000000000ff");
+        break;
+    case 3:
+        say(l, draw(2) ? RDZV_FAIL : RDZV_LEAVE, node, round);
+        break;
+    case 4:
+    case 5:
+        say(l, RDZV_DONE, node, round);
+        break;
+    case 6:
+        leader_step(l, &(struct leader_event){.kind = LEADER_SEEN, .node = node, .seq = m ? m->seq : 0}, now, NULL);
+        break;
+    case 7:
+        if (draw(30) == 0)
+            leader_step(l, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain}, now, NULL);
+        break;
+    case 8:
+        if (draw(30) == 0)
+            leader_hold(l, now + 5000, now);
+        break;
+    default:
+        event(l, draw(3) ? LEADER_HEARD : draw(3) ? LEADER_TOLD : draw(2) ? LEADER_GONE : LEADER_LOST, node);
+    }
+    event(l, LEADER_TICK, NULL);
+}
+
+/* Nor does a successor that reads the decisions, which it says on the way. */
+static void no_order_of_events_breaks_a_rule(void **state)
+{
+    uint64_t rounds = 0;
+    (void)state;
+    for (int life = 0; life < 400; life++) {
+        const struct rdzv_config c = settings(1 + (int)draw(2), 2 + (int)draw(2), 2);
+        struct leader *l = make();
+        struct buf log = {0};
+        for (int i = 0; i < 150; i++) {
+            struct err e = {0};
+            any_event(l, &c);
+            if (leader_check(l, &e) < 0)
+                fail_msg("event %d of life %d: %s", i, life, e.text);
+            assert_string_equal(leader_machine(l) ? rdzv_broken(leader_machine(l)) : "", "");
+            if (leader_undecided(l))
+                decide(l, &log);
+            if (draw(40) == 0)
+                l = succeed(l, &log);
+            while (leader_next_fresh(l))
+                ;
+        }
+        rounds += leader_machine(l) ? rdzv_round(leader_machine(l)) : 0;
+        leader_destroy(l);
+        buf_free(&log);
+    }
+    assert_true(rounds > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -605,6 +682,7 @@ int main(void)
         cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
         cmocka_unit_test(a_cause_is_told_whole_and_as_utf8),
         cmocka_unit_test(another_format_is_refused_with_a_sentence),
+        cmocka_unit_test(no_order_of_events_breaks_a_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
