@@ -6,7 +6,7 @@ tree against it and prints what is wrong; `--table` prints files, lines and leng
 
 What is checked: each folder with C files is a room of the table with a meson.build of its own; no #include goes from
 one room to another without an arrow in the table; no arrow is unused; the arrows form no circle; no room has more than
-MOST files."""
+MOST files; each .c, .cc and .cu file begins with a comment that says what it does."""
 
 import pathlib
 import re
@@ -78,10 +78,14 @@ def is_allowed(table, here, there):
     return there in allowed or (there.split("/")[0] in allowed and there.split("/")[0] != here.split("/")[0])
 
 
+def without_first_words(root):
+    return [path for path in sources(root) if path.suffix in {".c", ".cc", ".cu"} and not (root / path).read_text().startswith(("/* ", "// "))]
+
+
 def check(root):
     """A list of sentences, one for each fault."""
     table, arrows = read_table(root), read_arrows(root)
-    faults = []
+    faults = [f"{path} does not say in its first line what it does: expected /* ... */" for path in without_first_words(root)]
     rooms = {}
     for path in sources(root):
         rooms.setdefault(str(path.parent), []).append(path)

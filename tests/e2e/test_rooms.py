@@ -72,3 +72,8 @@ def test_a_room_with_too_many_files_is_a_fault(copy):
     for n in range(rooms.MOST):
         (copy / f"launcher/hang/more_{n}.h").write_text("")
     assert any(f.startswith("launcher/hang/ has ") for f in rooms.check(copy))
+
+
+def test_a_file_that_does_not_say_what_it_does_is_a_fault(copy):
+    prepend(copy / "worker/optim/schedule.c", '#include "common/base/err.h"')
+    assert "worker/optim/schedule.c does not say in its first line what it does: expected /* ... */" in rooms.check(copy)

@@ -1,3 +1,4 @@
+/* Walks over JSON text without building a tree of it. */
 #include "worker/ckpt/cursor.h"
 
 #include <stddef.h>

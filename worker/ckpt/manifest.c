@@ -1,3 +1,4 @@
+/* Writes, reads and amends manifest.json of a checkpoint. */
 #include "worker/ckpt/manifest.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Makes and reads the links `latest`, `best` and <name>_<epoch>.mdl that point at checkpoints. */
 #include "worker/ckpt/pointer.h"
 
 #include <dirent.h>

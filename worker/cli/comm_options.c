@@ -1,3 +1,4 @@
+/* The tables of options of comm-bench and comm-test, and what is checked about them. */
 #include "worker/cli/comm_options.h"
 
 #include <stddef.h>

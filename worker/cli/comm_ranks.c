@@ -1,3 +1,4 @@
+/* Opens this rank of comm-bench or comm-test: its group, its device, its buffers. */
 #include "worker/cli/comm_ranks.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* `trainer convert`: reads weights of any kind and writes them as a .pth or .safetensors file. */
 #include "worker/cli/cli.h"
 
 #include <errno.h>

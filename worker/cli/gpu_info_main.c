@@ -1,3 +1,4 @@
+/* `trainer gpu-info`: prints the GPUs that are here, and what trainer can use of them. */
 #include "worker/cli/cli.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Climbs the rungs of gpu_ladder.h: starts each run, waits for it, and compares its losses. */
 #include "worker/cli/gpu_ladder.h"
 
 #include <cjson/cJSON.h>

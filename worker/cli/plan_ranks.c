@@ -1,3 +1,4 @@
+/* Makes this process some ranks of a planned run, so that operations and links can be measured. */
 #include "worker/cli/plan_ranks.h"
 
 #include "common/base/err.h"

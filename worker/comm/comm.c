@@ -1,3 +1,4 @@
+/* Opens a communicator by the name of its backend, and splits groups off it. */
 #include "worker/comm/comm.h"
 
 #include <errno.h>

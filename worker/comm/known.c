@@ -1,3 +1,4 @@
+/* Makes the inputs of known.h, and compares results with what must come out. */
 #include "worker/comm/known.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* What ranks that are threads of one process share: where they meet, and how one that fails ends the others' waits. */
 #include "worker/comm/local_group.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Exchanges the records of the ranks of a communicator by way of the store. */
 #include "worker/comm/peers.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+/* Shares what one rank has read, or why it could not, with all ranks. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Counts the bytes of a socket that the other side has acknowledged. */
 #include "worker/comm/socket_sent.h"
 
 #include <errno.h>

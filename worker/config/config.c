@@ -1,3 +1,4 @@
+/* The table of trainer's options, their defaults, and what follows from one another. */
 #include "worker/config/config.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Parses and prints options that are no plain number or word: ranges, windows, sizes, milestones. */
 #include "worker/config/config_parse.h"
 
 #include <float.h>

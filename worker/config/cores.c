@@ -1,3 +1,4 @@
+/* Counts the cores of this process, and divides them among the ranks of a node. */
 #include "worker/config/cores.h"
 
 #include <sched.h>

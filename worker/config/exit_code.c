@@ -1,3 +1,4 @@
+/* Chooses the exit code of trainer for an error. */
 #include "worker/config/exit_code.h"
 
 #include <errno.h>

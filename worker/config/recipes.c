@@ -1,3 +1,4 @@
+/* Finds a recipe by its name and gives its settings. */
 #include "worker/config/recipes.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* `trainer demo`: a small training whose rank is killed on the way, explained step by step. */
 #include "worker/demo/demo.h"
 
 #include <errno.h>

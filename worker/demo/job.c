@@ -1,3 +1,4 @@
+/* Starts the demo's crun, reads what it prints, and kills its rank 1. */
 #include "worker/demo/job.h"
 
 #include <errno.h>

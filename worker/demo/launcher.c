@@ -1,3 +1,4 @@
+/* Finds the crun of this tree or of PATH. */
 #include "worker/demo/launcher.h"
 
 #include <errno.h>

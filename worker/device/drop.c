@@ -1,3 +1,4 @@
+/* Draws the elements that OP_DROP keeps. */
 #include "worker/device/drop.h"
 
 #include <Random123/philox.h>

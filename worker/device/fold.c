@@ -1,3 +1,4 @@
+/* Computes a model's first convolution as one that tensor cores can feed on. */
 #include "worker/device/fold.h"
 
 #include "worker/program/program.h"

@@ -1,3 +1,4 @@
+/* Finds the operations that ride along with another one. */
 #include "worker/device/fuse.h"
 
 #include "worker/device/half.h"

@@ -1,3 +1,4 @@
+/* Chooses the GPU of a rank. */
 #include "worker/device/gpu_choice.h"
 
 #include <errno.h>

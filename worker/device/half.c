@@ -1,3 +1,4 @@
+/* Chooses the values of a plan that are stored as halves. */
 #include "worker/device/half.h"
 
 bool half_compute(const struct plan_options *o)

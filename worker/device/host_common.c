@@ -1,3 +1,4 @@
+/* Checks, loss and update rules that the ref and cpu devices share. */
 #include "worker/device/host_common.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Places the buffers of a plan, so that two that live at the same time do not overlap. */
 #include "worker/device/liveness.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Writes the files of an evaluation's report: predictions, classes, confusion. */
 #include "worker/evaluation/eval_report.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Writes and reads the names of classes in a manifest. */
 #include "worker/manifest/class_names.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Writes and reads choices in a manifest by their names. */
 #include "worker/manifest/manifest_choice.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Writes and reads the text of the model in a manifest. */
 #include "worker/manifest/manifest_model.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Settles the model of a run from the command line, the checkpoint and the data set. */
 #include "worker/manifest/run_model.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Opens the store where the ranks of a job meet. */
 #include "worker/meet/meet.h"
 
 #include <errno.h>

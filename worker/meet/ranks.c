@@ -1,3 +1,4 @@
+/* Makes ranks of this process by --procs, --gpus and --nodes. */
 #include "worker/meet/ranks.h"
 
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* Forks a process for each rank, watches over them, and ends all when one fails. */
 #include "worker/meet/spawn.h"
 
 #include <errno.h>

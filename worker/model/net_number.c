@@ -1,3 +1,4 @@
+/* Computes the arithmetic of a model's text. */
 #include "worker/model/net_number.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Finds the layer of a parameter by its name. */
 #include "worker/optim/layers.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Computes norms over arenas whose sums lie on several ranks. */
 #include "worker/optim/norm.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Computes the learning rate of a step. */
 #include "worker/optim/schedule.h"
 
 #include <errno.h>

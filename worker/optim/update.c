@@ -1,3 +1,4 @@
+/* Applies the optimizer to the parts of the state that a rank owns. */
 #include "worker/optim/update.h"
 
 #include <errno.h>

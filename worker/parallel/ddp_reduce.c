@@ -1,3 +1,4 @@
+/* Starts the reductions of gradients, bucket by bucket, and waits for them. */
 #include "worker/parallel/ddp_impl.h"
 
 #include <errno.h>

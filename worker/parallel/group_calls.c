@@ -1,3 +1,4 @@
+/* Carries out what plans ask of a tensor group, over a communicator. */
 #include "worker/parallel/group_calls.h"
 
 #include "worker/comm/comm.h"

@@ -1,3 +1,4 @@
+/* Opens and closes the communicators of a rank's groups. */
 #include "worker/parallel/groups.h"
 
 #include <errno.h>

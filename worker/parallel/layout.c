@@ -1,3 +1,4 @@
+/* Computes which rank belongs to which replica, tensor group and stage. */
 #include "worker/parallel/layout.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Computes which rank owns which elements of the arenas. */
 #include "worker/parallel/ownership.h"
 
 #include <assert.h>

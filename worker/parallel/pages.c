@@ -1,3 +1,4 @@
+/* Reserves address space, and gives pages of it back. */
 #include "worker/parallel/pages.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Gathers the parameters of the next reads, and drops those that were read. */
 #include "worker/parallel/residency.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Converts gradients to the halves in which they travel, and back. */
 #include "worker/parallel/wire.h"
 
 void wire_pack(uint16_t *out, const void *arena, size_t first, size_t n, enum dtype real, enum dtype wire, float mul)

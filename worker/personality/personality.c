@@ -1,3 +1,4 @@
+/* Maps the command lines of other trainers to options of this one. */
 #include "worker/personality/personality.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Sends and receives the messages between two stages of a pipeline. */
 #include "worker/pipeline/mail.h"
 
 #include "common/base/err.h"

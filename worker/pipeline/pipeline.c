@@ -1,3 +1,4 @@
+/* Computes the order in which a stage runs forward and backward parts. */
 #include "worker/pipeline/pipeline.h"
 
 #include <assert.h>

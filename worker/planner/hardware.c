@@ -1,3 +1,4 @@
+/* Predicts operations and transfers of machines that are not here from published figures. */
 #include "worker/planner/hardware.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Lets the ranks that are here meet and plan over a communicator. */
 #include "worker/planner/here.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Measures on the ranks that are here what a prediction is made of. */
 #include "worker/planner/measure_impl.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Fits and evaluates alpha-beta models of links. */
 #include "worker/planner/network.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Measures operations by running programs, and remembers them by kind and shapes. */
 #include "worker/planner/op_times.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Predicts the step of each way to spread a run, and ranks the ways. */
 #include "worker/planner/planner.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Enumerates the ways to spread a run over its ranks. */
 #include "worker/planner/plans.h"
 
 #include <errno.h>

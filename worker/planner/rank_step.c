@@ -1,3 +1,4 @@
+/* Lists what a rank does in a step, for the simulation. */
 #include "worker/planner/rank_step.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Raises and lowers the factor of the loss of an fp16 run. */
 #include "worker/precision/loss_scale.h"
 
 struct loss_scale loss_scale_fixed(double scale)

@@ -1,3 +1,4 @@
+/* Resolves --opt-level and what goes with it. */
 #include "worker/precision/precision.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Describes the samples that a model reads: shapes, types, bytes. */
 #include "worker/program/input.h"
 
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* Matches names of parameters with patterns of the shell. */
 #include "worker/program/patterns.h"
 
 #include <fnmatch.h>

@@ -1,3 +1,4 @@
+/* Cuts the layers of a program for a rank of a tensor group. */
 #include "worker/program/split.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Cuts a program into parts of about equal cost, for the stages of a pipeline. */
 #include "worker/program/stages.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Writes the CSV log of Caffe2's trainer. */
 #include "worker/report/caffe2_log.h"
 
 #include <dirent.h>

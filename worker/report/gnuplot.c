@@ -1,3 +1,4 @@
+/* Runs gnuplot in a folder of its own. */
 #include "worker/report/gnuplot.h"
 
 #include <dirent.h>

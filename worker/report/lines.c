@@ -1,3 +1,4 @@
+/* Reads the lines of a file with their places. */
 #include "worker/report/lines.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Averages the results of steps, and hands them to whoever prints or writes them. */
 #include "worker/report/meters.h"
 
 static void meter_add(struct meter *m, double value, double weight)

@@ -1,3 +1,4 @@
+/* Reads the points of a plot from a CSV log of Caffe2's trainer. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>

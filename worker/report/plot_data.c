@@ -1,3 +1,4 @@
+/* Reads the points of a plot from the log of a run. */
 #include "worker/report/plot_data.h"
 
 #include <cjson/cJSON.h>

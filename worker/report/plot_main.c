@@ -1,3 +1,4 @@
+/* `trainer plot`: its options, and the script that gnuplot gets. */
 #include "worker/report/plot_main.h"
 
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* Prints how far training is, in the lines of one of several programs. */
 #include "worker/report/progress.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* Writes the time of a run in the Chrome trace event format. */
 #include "worker/report/timeline.h"
 
 #include <errno.h>

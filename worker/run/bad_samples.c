@@ -1,3 +1,4 @@
+/* Writes the names of samples that cannot be used, and ends a run that has no others. */
 #include "worker/run/bad_samples.h"
 
 #include <errno.h>

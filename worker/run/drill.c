@@ -1,3 +1,4 @@
+/* Flips a bit, or makes a number none, where --drill-corrupt says. */
 #include "worker/run/drill.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Evaluates the held-out set over all ranks. */
 #include "worker/run/eval.h"
 
 #include <math.h>

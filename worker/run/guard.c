@@ -1,3 +1,4 @@
+/* Decides when replicas are compared, and what follows from a difference. */
 #include "worker/run/guard.h"
 
 #include <math.h>

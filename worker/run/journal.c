@@ -1,3 +1,4 @@
+/* Writes metrics.jsonl, logs and progress of a run; on rank 0. */
 #include "worker/run/journal.h"
 
 #include <cjson/cJSON.h>

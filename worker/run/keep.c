@@ -1,3 +1,4 @@
+/* Keeps checkpoints in the memory of the nodes, and takes them up again. */
 #include "worker/run/keep.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Measures the time of a small message to another rank and back. */
 #include "worker/run/links.h"
 
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* Prints the memory that was planned beside what is there. */
 #include "worker/run/mem_report.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Builds the schedule that the options ask for. */
 #include "worker/run/rate.h"
 
 #include "worker/config/config.h"

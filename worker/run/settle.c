@@ -1,3 +1,4 @@
+/* Brings the ranks that are left after a broken round to the same step. */
 #include "worker/run/settle.h"
 
 #include <errno.h>

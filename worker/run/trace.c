@@ -1,3 +1,4 @@
+/* Notes when the parts of a run begin and end, for the timeline. */
 #include "worker/run/trace.h"
 
 #include <errno.h>

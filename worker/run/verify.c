@@ -1,3 +1,4 @@
+/* Compares replicas, rolls back, and names by a replay who was wrong. */
 #include "worker/run/verify.h"
 
 #include <errno.h>

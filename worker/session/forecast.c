@@ -1,3 +1,4 @@
+/* Builds the session of a run over address space, to count what it would take. */
 #include "worker/session/forecast.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Holds the state in the layout of the round before, until the new one has it. */
 #include "worker/session/former.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Prints hints about options that are hardly what was meant. */
 #include "worker/session/hints.h"
 
 #include <cjson/cJSON.h>

@@ -1,3 +1,4 @@
+/* Lets a rank go of a round while its main thread waits in a collective. */
 #include "worker/session/hold.h"
 
 #include <errno.h>

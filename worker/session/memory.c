@@ -1,3 +1,4 @@
+/* Adds up what a rank's memory goes into. */
 #include "worker/session/memory.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Compares the memory that this host has with what a plan takes. */
 #include "worker/session/memory_room.h"
 
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* Writes and reads copies of a rank's state in memory that outlives its process. */
 #include "worker/session/memory_slot.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Says which processes can outlive a round, and what of them is of use then. */
 #include "worker/session/outlive.h"
 
 #include <stddef.h>

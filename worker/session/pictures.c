@@ -1,3 +1,4 @@
+/* Opens the cache of decoded pictures that the ranks of a node share. */
 #include "worker/session/pictures.h"
 
 #include <errno.h>

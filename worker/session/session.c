@@ -1,3 +1,4 @@
+/* Opens all that a rank of a run holds, and closes it in reverse. */
 #include "worker/session/session.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Builds data sets, model, precision and plans of a rank, without its peers. */
 #include "worker/session/session_build.h"
 
 #include <errno.h>

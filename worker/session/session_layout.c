@@ -1,3 +1,4 @@
+/* Plans the layout of a run, and opens its communicators. */
 #include "worker/session/session_layout.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Learns from crun, from signals and from peers that a worker should end. */
 #include "worker/session/stop.h"
 
 #include <errno.h>

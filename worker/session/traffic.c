@@ -1,3 +1,4 @@
+/* Counts the bytes that a rank sends in a step. */
 #include "worker/session/traffic.h"
 
 #include "worker/comm/comm.h"

@@ -1,3 +1,4 @@
+/* Moves tensors between ranks and a file, piece by piece. */
 #include "worker/snapshot/deal.h"
 
 #include <errno.h>

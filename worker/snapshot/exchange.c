@@ -1,3 +1,4 @@
+/* Computes which pieces of tensors go from which rank to which. */
 #include "worker/snapshot/exchange.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Takes the checkpoint folder for this run, or says whose it is. */
 #include "worker/snapshot/output_folder.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Resamples tables of positions to another picture size. */
 #include "worker/snapshot/positions.h"
 
 #include <math.h>

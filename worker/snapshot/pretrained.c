@@ -1,3 +1,4 @@
+/* Loads weights from elsewhere into a state. */
 #include "worker/snapshot/pretrained.h"
 
 #include <errno.h>

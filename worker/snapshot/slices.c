@@ -1,3 +1,4 @@
+/* Lists the tensors of a checkpoint, and what this rank has of each. */
 #include "worker/snapshot/slices.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Writes and checks in a manifest how pictures were prepared. */
 #include "worker/snapshot/snapshot_input.h"
 
 #include <stdio.h>

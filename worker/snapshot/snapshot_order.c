@@ -1,3 +1,4 @@
+/* Writes and checks in a manifest where the order of samples is. */
 #include "worker/snapshot/snapshot_order.h"
 
 #include <stdbool.h>

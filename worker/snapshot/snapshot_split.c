@@ -1,3 +1,4 @@
+/* Writes and checks in a manifest what was held out. */
 #include "worker/snapshot/snapshot_split.h"
 
 #include "common/base/err.h"

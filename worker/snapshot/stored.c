@@ -1,3 +1,4 @@
+/* Reads tensors of a checkpoint or of other weights, piece by piece. */
 #include "worker/snapshot/stored.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Puts a device's choices into a manifest, and takes them up again. */
 #include "worker/state/choices.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Finds what is not a number, and says where. */
 #include "worker/state/divergence.h"
 
 #include <errno.h>

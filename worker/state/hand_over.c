@@ -1,3 +1,4 @@
+/* Sends the state to ranks that do not have it. */
 #include "worker/state/hand_over.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Finds the ranks that can give what others have lost. */
 #include "worker/state/holders.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Hashes what ranks hold copies of, and compares the hashes. */
 #include "worker/state/replicas.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Sends the parts of the state to their owners in another layout. */
 #include "worker/state/reshard.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Computes who gives what to whom between two layouts. */
 #include "worker/state/reshard_plan.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Allocates, initialises and checks the arenas of the state. */
 #include "worker/state/state.h"
 
 #include <assert.h>

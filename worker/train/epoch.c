@@ -1,3 +1,4 @@
+/* The end of an epoch: evaluation, its report, and what it decides. */
 #include "worker/train/run.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Answers where a run is: its rate, ends of epochs, whether it is over. */
 #include "worker/train/run.h"
 
 #include <string.h>

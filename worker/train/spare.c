@@ -1,3 +1,4 @@
+/* Lets ranks without a place wait, and end as the others do. */
 #include "worker/train/spare.h"
 
 #include <errno.h>

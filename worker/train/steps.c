@@ -1,3 +1,4 @@
+/* Runs steps until the next place where something else is due. */
 #include "worker/train/run.h"
 
 #include "common/base/clock.h"

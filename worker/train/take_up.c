@@ -1,3 +1,4 @@
+/* Gives a rank its state: from other ranks, from memory, from a checkpoint, or anew. */
 #include "worker/train/run.h"
 
 #include <math.h>

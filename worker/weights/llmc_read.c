@@ -1,3 +1,4 @@
+/* Reads llm.c's files of a GPT-2's weights. */
 #include "worker/weights/llmc_read.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Reads the tensors named in a pickle, and executes nothing. */
 #include "worker/weights/pickle_read.h"
 
 #include <errno.h>

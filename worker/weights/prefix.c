@@ -1,3 +1,4 @@
+/* Finds what stands before the names of a model in a file of weights. */
 #include "worker/weights/prefix.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Reads weights that lie in several files with an index. */
 #include "worker/weights/shards.h"
 
 #include <errno.h>

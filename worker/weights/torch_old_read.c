@@ -1,3 +1,4 @@
+/* Reads the files of torch.save() from before torch 1.6. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Stands in for torch_zip_read.c in a build without libzip: says that .pth files cannot be read. */
 #include <errno.h>
 
 #include "common/base/err.h"

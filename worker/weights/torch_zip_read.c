@@ -1,3 +1,4 @@
+/* Reads the tensors of a .pth file, which is a zip archive. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

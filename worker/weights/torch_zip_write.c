@@ -1,3 +1,4 @@
+/* Writes tensors as a .pth file of torch. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Opens weights of any kind, and finds their tensors by name. */
 #include "worker/weights/weights.h"
 
 #include <errno.h>

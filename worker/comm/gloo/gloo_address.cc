@@ -1,3 +1,4 @@
+/* Turns addresses of Gloo's TCP pairs into text and back, and tries to reach them. */
 #include "worker/comm/gloo/gloo_address.hh"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+/* Connects each rank with each other one by pairs of Gloo. */
 #include "worker/comm/gloo/gloo_mesh.hh"
 #include "worker/comm/gloo/gloo_address.hh"
 

@@ -1,3 +1,4 @@
+/* Tells by the ranks' records whether NCCL can connect them, and passes its unique id on. */
 #include "worker/comm/nccl/nccl_peers.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Draws which pictures of a step are mixed, and by how much. */
 #include "worker/data/augment/mix.h"
 
 #include <math.h>

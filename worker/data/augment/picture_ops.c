@@ -1,3 +1,4 @@
+/* Carries out single operations of augmentation on the bytes of a picture. */
 #include "worker/data/augment/picture_ops.h"
 
 #include <math.h>

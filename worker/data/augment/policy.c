@@ -1,3 +1,4 @@
+/* Draws the operations of a picture by a published policy; parses and prints policies. */
 #include "worker/data/augment/policy.h"
 
 #include <math.h>

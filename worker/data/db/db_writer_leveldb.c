@@ -1,3 +1,4 @@
+/* Writes records into a LevelDB. */
 #include <errno.h>
 #include <leveldb/c.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Writes records into an LMDB. */
 #include <errno.h>
 #include <lmdb.h>
 #include <stdbool.h>

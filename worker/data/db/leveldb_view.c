@@ -1,3 +1,4 @@
+/* Makes a folder of links, by which a LevelDB can be read and stays as it is. */
 #include "worker/data/db/leveldb_view.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* Reserves the space of an LMDB's lock file before the library maps it. */
 #include "worker/data/db/lmdb_lock.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Copies a data set, sample by sample, into an LMDB or LevelDB of records. */
 #include "worker/data/db/make_db.h"
 
 #include <dirent.h>

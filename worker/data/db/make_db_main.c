@@ -1,3 +1,4 @@
+/* `trainer make-db`: its options, and what it prints. */
 #include <stdio.h>
 
 #include "common/args/args.h"

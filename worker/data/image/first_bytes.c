@@ -1,3 +1,4 @@
+/* Names the kind of a file by its first bytes. */
 #include "worker/data/image/first_bytes.h"
 
 #include <stdint.h>

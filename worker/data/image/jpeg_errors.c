@@ -1,3 +1,4 @@
+/* Turns what libjpeg reports into a text and a longjmp. */
 #include "worker/data/image/jpeg_errors.h"
 
 #include <jerror.h>

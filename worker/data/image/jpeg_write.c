@@ -1,3 +1,4 @@
+/* Encodes RGB pixels as a JPEG file in memory. */
 #include "worker/data/image/jpeg_write.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Tells by its name whether a file is a picture that can be read, and counts those that are not. */
 #include "worker/data/image/picture_name.h"
 
 #include <assert.h>

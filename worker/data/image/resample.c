@@ -1,3 +1,4 @@
+/* Scales u8 pictures in two passes, rows first. */
 #include "worker/data/image/resample.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Writes a line of JSON about each batch that a rank trained on. */
 #include "worker/data/loader/batch_log.h"
 
 #include <errno.h>

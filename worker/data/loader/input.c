@@ -1,3 +1,4 @@
+/* Decodes a sample and makes a model's input of it: crop, size, flip, numbers. */
 #include "worker/data/loader/input.h"
 
 #include <errno.h>

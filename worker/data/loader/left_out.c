@@ -1,3 +1,4 @@
+/* Remembers samples that count with weight 0, and tells of them, rarely. */
 #include "worker/data/loader/left_out.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Says which rows of a batch are erased or mixed, and where their partners come from. */
 #include "worker/data/loader/mixing.h"
 
 #include <string.h>

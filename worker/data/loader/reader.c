@@ -1,3 +1,4 @@
+/* Reads one sample into a row of a batch, on a loader's thread, and watches for reads that do not end. */
 #include "worker/data/loader/reader.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Computes which samples a rank has in a step: order, pass and place. */
 #include "worker/data/loader/sampler.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Opens a data set of any kind, and what all kinds have in common. */
 #include "worker/data/sets/dataset.h"
 
 #include <errno.h>

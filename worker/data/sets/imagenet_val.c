@@ -1,3 +1,4 @@
+/* Sorts ImageNet's validation pictures into a folder for each class. */
 #include "worker/data/sets/imagenet_val.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Serves the samples of a block of raw pictures in memory. */
 #include "worker/data/sets/raw_set.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Divides a set into what is trained on and what is held out. */
 #include "worker/data/sets/split.h"
 
 #include <errno.h>

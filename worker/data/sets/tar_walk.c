@@ -1,3 +1,4 @@
+/* Goes from member to member of a tar file. */
 #include "worker/data/sets/tar_walk.h"
 
 #include <errno.h>

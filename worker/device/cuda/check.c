@@ -1,3 +1,4 @@
+/* Walks a plan with a wait after each step, and looks at what the step wrote. */
 #include "worker/device/cuda/check.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* The cuda device's table of operations: what the engine calls, passed on to plans and streams. */
 #include "worker/device/cuda/cuda.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Names the slots of a graph, and the convolution or product that it is about. */
 #include "worker/device/cuda/graph.h"
 
 enum { LARGEST = 1 << 24 };

@@ -1,3 +1,4 @@
+/* Chooses how far convolutions and batch norms are pulled together. */
 #include "worker/device/cuda/ladder.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Counts the bytes and the arithmetic that a step of a plan cannot do without. */
 #include "worker/device/cuda/traffic.h"
 
 #include "worker/device/cuda/plan.h"

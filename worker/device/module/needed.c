@@ -1,3 +1,4 @@
+/* Lists the libraries that a file refused by dlopen() still wants. */
 #include "worker/device/module/needed.h"
 
 #include <dlfcn.h>

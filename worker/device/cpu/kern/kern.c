@@ -1,3 +1,4 @@
+/* Chooses the table of kernels for the instruction set of this processor. */
 #include "worker/device/cpu/kern/kern.h"
 
 extern const struct kern kern_baseline;

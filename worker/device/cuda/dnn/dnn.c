@@ -1,3 +1,4 @@
+/* Makes, chooses and runs cuDNN's plans of convolutions and attention. */
 #include "worker/device/cuda/dnn/dnn.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* Builds operation graphs of cuDNN's backend API. */
 #include "worker/device/cuda/dnn/dnn_graph.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Runs an engine on inputs of chance, and judges what it wrote. */
 #include "worker/device/cuda/engines/prove.h"
 
 #include <errno.h>

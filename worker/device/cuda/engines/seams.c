@@ -1,3 +1,4 @@
+/* Compares the rungs of ladder.h by the times of their steps, and tells how far a plan may climb. */
 #include "worker/device/cuda/ladder.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Tries an engine in such a way that one that kills the process is known the next time. */
 #include "worker/device/cuda/engines/trial.h"
 
 #include <errno.h>

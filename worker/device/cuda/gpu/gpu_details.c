@@ -1,3 +1,4 @@
+/* Collects what a log needs to say of a card. */
 #include "worker/device/cuda/gpu/gpu_details.h"
 
 #include <cublasLt.h>

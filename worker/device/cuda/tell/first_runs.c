@@ -1,3 +1,4 @@
+/* Logs in detail how long the first runs of a plan take. */
 #include "worker/device/cuda/tell/first_runs.h"
 
 #include "common/base/clock.h"

@@ -1,3 +1,4 @@
+/* A thread that says what a host waits for when the GPU takes long. */
 #include "worker/device/cuda/tell/watch.h"
 
 #include <errno.h>
