@@ -282,7 +282,7 @@ MUTANTS = {
         "launcher/agent/machine/agent.c", '        agent_break_round(a, ev, fx);\n        agent_check_held(a, fx);\n', '        agent_break_round(a, ev, fx);\n',
         ["launcher_agent"]),
     "kept_without_a_clearing": (
-        "launcher/agent/machine/agent.c", '    a->clearing = a->clearing && !a->keeping;\n    a->keeping = false;\n', '    a->clearing = a->clearing && !a->keeping;\n',
+        "launcher/agent/machine/agent.c", "    a->clearing = a->keeping = false;\n    a->sent", "    a->clearing = false;\n    a->sent",
         ["launcher_agent"]),
     "gone_in_a_running_round": (
         "launcher/agent/machine/agent.c", '    if (a->state != AGENT_CLEARING && a->state != AGENT_STOPPING)\n        return;\n', '    if (a->state == AGENT_RUNNING)\n        a->live = 0;\n    if (a->state != AGENT_CLEARING && a->state != AGENT_STOPPING)\n        return;\n',

@@ -26,7 +26,7 @@ AREAS = {
     "rendezvous, leader": (["common/rdzv/leader/*.c"], ["leader", "seats", "presence", "rdzv_log", "rendezvousd_jobs_seats", "rendezvousd_jobs", "rdzv_scenarios", "rendezvousd_rdzv_verbs"],
                            ["rdzv_sim", "rdzv_listed"]),
     "rendezvous, client": (["common/rdzv/client/*.c"], ["client", "election", "hosts", "lease", *(f"launcher_rdzv_client_tcp_{i}" for i in range(1, 5))], ["rdzv_listed", "rdzv_elect"]),
-    "agent": (["launcher/agent/machine/*.c"], ["launcher_agent"], []),
+    "agent": (["launcher/agent/machine/*.c"], ["launcher_agent", "launcher_farewell"], []),
     "layout and ownership": (["worker/parallel/layout.c", "worker/parallel/ownership.c"], ["layout", "ownership", "ddp", "zero", "reshard", "order of ranks"], ["exact"]),
     "liveness": (["worker/device/liveness.c"], ["worker/device/liveness"], ["exact"]),
     "schedule": (["worker/optim/schedule.c"], ["schedule"], []),

@@ -344,8 +344,7 @@ static void agent_stop_by(struct agent *a, int reason, int signo, bool typed, st
 {
     struct agent_effect *f = agent_add_effect(fx, AGENT_DO_STOP);
     a->state = AGENT_STOPPING;
-    a->clearing = a->clearing && !a->keeping;
-    a->keeping = false;
+    a->clearing = a->keeping = false;
     a->sent = signo ? signo : SIGTERM;
     f->reason = reason;
     f->signo = a->sent;
@@ -500,7 +499,7 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
         report_done(a, fx);
         return;
     }
-    if (!a->released || !(a->signo || a->ended))
+    if (!a->released)
         agent_join(a, fx);
     if (a->signo || a->ended)
         agent_part(a, code_of_end(a), fx);
