@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#define CRUN_PAGE_MAGIC 0x6e757263u /* "crun" */
+#define CRUN_PAGE_MAGIC 0x6e757263u   /* "crun" */
 #define CRUN_MEMORY_NAME "job-memory" /* the process that shares the memory of a worker that stays (crun_memory.c) */
-#define CRUN_PAGE_VERSION 2u        /* version that this launcher writes; 2: it can hold a process between two rounds */
-#define CRUN_PAGE_OLDEST 1u         /* oldest version that libcrun accepts */
+#define CRUN_PAGE_VERSION 2u /* version that this launcher writes; 2: it can hold a process between two rounds */
+#define CRUN_PAGE_OLDEST 1u  /* oldest version that libcrun accepts */
 #define CRUN_PAGE_BYTES 4096
 
 /* Histogram of the times of steps: 16 buckets for each doubling of the time; the first begins at 0, the last has no
