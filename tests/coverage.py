@@ -2,7 +2,8 @@
 """Which branches of the pure cores do their unit tests take? usage: coverage.py [--area NAME] [--list] BUILD
 
 BUILD is made for it (./dev coverage: without optimization, without assertions, since each adds a branch that no test takes). The areas, their
-files and their tests are those of mutants_drawn.py, but for areas that are no pure core. Each file's share is printed; with --list also each
+files and their unit tests are those of mutants_drawn.py, but for areas that are no pure core and for rules,
+one side of which no test takes. Each file's share is printed; with --list also each
 line with a branch that no test takes, and how many of its branches those are."""
 import argparse
 import json
@@ -16,11 +17,6 @@ import mutants_drawn
 
 ROOT = mutants.ROOT
 SHELLS = {"checkpoints", "tokens", "store"}
-ASSERTIONS = {"agent_check.c", "client_check.c"}  # nothing but these
-
-
-def is_slow(test):
-    return mutants.node(test) or test == "exact"
 
 
 def run_tests(build, tests):
@@ -62,9 +58,9 @@ def main():
     p.add_argument("build", type=pathlib.Path)
     args = p.parse_args()
     chosen = {a: v for a, v in areas.items() if args.area in (None, a)}
-    tests = sorted({t for _, unit, slow in chosen.values() for t in (*unit, *slow) if not is_slow(t)})
+    tests = sorted({t for _, unit, _ in chosen.values() for t in unit})
     run_tests(args.build.resolve(), tests)
-    files = [f.relative_to(ROOT) for globs, _, _ in chosen.values() for g in globs for f in sorted(ROOT.glob(g)) if f.name not in ASSERTIONS]
+    files = [f.relative_to(ROOT) for globs, _, _ in chosen.values() for g in globs for f in sorted(ROOT.glob(g)) if not mutants_drawn.RULES.search(f.name)]
     show(read(args.build.resolve(), files), args.list)
 
 

@@ -395,6 +395,9 @@ MUTANTS = {
     "a_successor_forgets_who_has_seen_all": (
         "common/rdzv/leader/leader_replay.c", '    if (!m)\n        TRY(leader_add_(r->l, n->node, &m, NULL));\n', '    if (!m)\n        return 0;\n',
         ["leader"]),
+    "fewer_than_none_are_held": (
+        "launcher/agent/machine/agent.c", 'ev->was_held && a->held > 0;', 'ev->was_held && a->held >= 0;',
+        ["launcher_agent"]),
 }
 
 
@@ -463,7 +466,6 @@ class Copy:
         copy_tree(self.tree)
         if not (self.build / "build.ninja").exists():
             self.run("meson", "setup", self.build, self.tree, "-Dtests=auto", "-Dcuda=disabled") or self.give_up("meson setup")
-        self.run("ninja", "-C", self.build) or self.give_up("the build")
         self.programs = [os.path.relpath(f, self.build) for t in introspect(self.build, "targets") if t["type"] in ("executable", "shared library")
                          and not pathlib.Path(t["defined_in"]).is_relative_to(self.tree / "tests") for f in t["filename"]]
 
@@ -527,6 +529,7 @@ def main():
     tests = sorted({t for n in names for t in MUTANTS[n][3]})
     need_pytest(tests)
     copy = Copy(out)
+    copy.make(tests) or copy.give_up("the build")
     for test in tests:
         if not copy.passes(test):
             copy.give_up(test)

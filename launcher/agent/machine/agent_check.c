@@ -22,7 +22,7 @@ static void check_workers(const struct agent *a)
 {
     const bool may_live = a->state == AGENT_JOINING || a->state == AGENT_RUNNING || a->state == AGENT_HOLDING ||
                           a->state == AGENT_STOPPING;
-    assert(a->live >= 0 && a->live <= a->slots);
+    assert(a->live >= 0 && a->live <= a->slots && a->held >= 0);
     assert(a->live == 0 || may_live || a->state == AGENT_OVER); /* OVER: some that SIGKILL did not end */
     assert(a->live > 0 || a->state != AGENT_RUNNING);
     assert(a->clearing || a->live > 0 || a->state != AGENT_STOPPING);      /* else nothing ends the stop */
