@@ -2,9 +2,8 @@
 """Which branches of the pure cores do their unit tests take? usage: coverage.py [--area NAME] [--list] BUILD
 
 BUILD is made for it (./dev coverage: without optimization, without assertions, since each adds a branch that no test takes). The areas, their
-files and their unit tests are those of mutants_drawn.py, but for areas that are no pure core and for rules,
-one side of which no test takes. Each file's share is printed; with --list also each
-line with a branch that no test takes, and how many of its branches those are."""
+files and their unit tests are those of mutants_drawn.py, but for areas that are no pure core, and for rules, one side of which no test takes.
+Each file's share is printed; with --list also each line with a branch that no test takes, and how many of its branches those are."""
 import argparse
 import json
 import os
