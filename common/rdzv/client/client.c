@@ -135,6 +135,7 @@ void client_fail_(struct client *c, int code, const char *fmt, ...)
         client_fence_(c, "", c->lease.acked);
     client_set_mode_(c, CLIENT_OVER);
     client_alive_(c, false);
+    c->failing = false;
     c->retry_at = INT64_MAX;
     struct client_effect *fx = client_add_(c, CLIENT_FAILED);
     fx->code = code;

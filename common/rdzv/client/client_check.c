@@ -34,7 +34,7 @@ void client_check_(const struct client *c)
 {
     check_connection(c);
     assert(c->mode == CLIENT_RUNNING || !c->alive_on); /* without workers there is no grace */
-    assert(c->mode == CLIENT_RUNNING || c->mode == CLIENT_JOINING || !c->failing);
+    assert(wants_its_rendezvous(c) || !c->failing);
     assert(c->mode != CLIENT_RUNNING || c->joined);
     assert(c->mode != CLIENT_OVER || c->retry_at == INT64_MAX);
 }

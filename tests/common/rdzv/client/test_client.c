@@ -252,6 +252,25 @@ static void a_failure_is_not_told_of_the_next_round(void **state)
     client_finish(&c);
 }
 
+/* Nor once the rendezvous is given up: here while this node waits for the next round. */
+static void a_failure_is_not_told_after_the_end(void **state)
+{
+    static const struct rdzv_cause cause = {.exit_code = 1};
+    struct client c;
+    int64_t now = BEGIN_MS, ms;
+    (void)state;
+    begin_next(&c, false, &now);
+    says(&c, "kind=round seq=1 round=1 why=start group_rank=1 group_world=2 rank_base=1 world_size=2", now += 10);
+    client_step(&c, &(struct client_event){.kind = CLIENT_FAIL, .cause = &cause}, now += 10);
+    client_step(&c, &(struct client_event){.kind = CLIENT_JOIN}, now += 10);
+    assert_true(c.failing);
+    client_step(&c, &(struct client_event){.kind = CLIENT_TROUBLE, .error = 69, .text = "the folder hangs"}, now += 10);
+    assert_true(takes(&c, CLIENT_FAILED, &ms));
+    assert_int_equal(c.mode, CLIENT_OVER);
+    assert_false(c.failing);
+    client_finish(&c);
+}
+
 /* One NEXT waits already. */
 static void who_answers_nothing_is_given_up_before_its_requests_overflow(void **state)
 {
@@ -339,8 +358,7 @@ static void any_event(struct client *c, const struct client_options *o, int64_t 
         ev.kind = CLIENT_DIALLED;
     if (c->connected && !c->up && draw(2))
         ev.kind = CLIENT_READY;
-    if ((ev.kind == CLIENT_JOIN && c->mode == CLIENT_RUNNING) || (ev.kind == CLIENT_FINISH && c->failing) ||
-        (ev.kind == CLIENT_ADDRESS && !o->elected) || (ev.kind == CLIENT_DIRECT && draw(8)) ||
+    if ((ev.kind == CLIENT_JOIN && c->mode == CLIENT_RUNNING) || (ev.kind == CLIENT_ADDRESS && !o->elected) || (ev.kind == CLIENT_DIRECT && draw(8)) ||
         (ev.kind == CLIENT_DIALLED && !c->dialling) || (ev.kind == CLIENT_STORE_FAILED && draw(30)))
         return; /* not what the shell does, or too often */
     ev.error = ev.kind == CLIENT_DIALLED                    ? errors[draw(5)]
@@ -394,6 +412,7 @@ int main(void)
         cmocka_unit_test(an_elected_leader_that_has_let_go_is_no_trouble_yet),
         cmocka_unit_test(what_an_elected_leader_waits_for_is_no_part_of_the_join_timeout),
         cmocka_unit_test(a_failure_is_not_told_of_the_next_round),
+        cmocka_unit_test(a_failure_is_not_told_after_the_end),
         cmocka_unit_test(who_answers_nothing_is_given_up_before_its_requests_overflow),
         cmocka_unit_test(no_server_breaks_a_rule),
     };
