@@ -40,7 +40,7 @@ AREAS = {
 RULES = re.compile(r"_check\.c$")
 
 # SHA-1 (the first ten digits) of "file, line as it was, line as it is sown": why no test can see it.
-EQUIVALENT = {}
+EQUIVALENT = {"3e5a8840b3": "snprintf() with no room writes nothing"}
 
 # What only says something, or only gives memory back; of min and max the order says nothing.
 NOT_CALLS = re.compile(r"(if|while|for|switch|return|sizeof|assert|free|\w+_free|defined|cJSON_Delete|log_\w+|trace\w*|f?printf|err_\w+|(\w+_)?(min|max)(_\w+)?)$")

@@ -581,6 +581,63 @@ static void a_job_is_as_old_under_its_next_leader(void **state)
     buf_free(&log);
 }
 
+/* The leader's only address that its JOIN names is of no use elsewhere. reached: ours, as the second node has it. */
+static const char *address_elsewhere(const char *addrs, const char *reached)
+{
+    static char found[RDZV_ADDR_MAX + 1];
+    const struct rdzv_config c = settings(2, 2, 0);
+    struct leader *l = make();
+    struct rdzv_event first = {.kind = RDZV_JOIN, .node = "a", .slots = 1, .node_rank = -1, .addr = "127.0.0.1"},
+                      second = {.kind = RDZV_JOIN, .node = "b", .slots = 1, .node_rank = -1, .addr = "10.0.0.2"};
+    snprintf(first.addrs, sizeof first.addrs, "%s", addrs);
+    leader_step(l, &(struct leader_event){.kind = LEADER_ASK, .ask = &first, .settings = &c, .draw = 1}, now, NULL);
+    leader_step(
+        l, &(struct leader_event){.kind = LEADER_ASK, .ask = &second, .settings = &c, .draw = 2, .reached = reached},
+        now, NULL);
+    assert_int_equal(news(l, "b")->kind, RDZV_NEWS_ROUND);
+    snprintf(found, sizeof found, "%s", news(l, "b")->leader_addr);
+    leader_destroy(l);
+    return found;
+}
+
+static void nodes_elsewhere_get_an_address_that_they_reach(void **state)
+{
+    (void)state;
+    assert_string_equal(address_elsewhere("127.0.0.1,,10.0.0.7,10.0.0.8", NULL), "10.0.0.7");
+    assert_string_equal(address_elsewhere("127.0.0.1,10.0.0.7", "10.9.9.9"), "10.9.9.9");
+    assert_string_equal(address_elsewhere("127.0.0.1,::1", NULL), "127.0.0.1"); /* there is no better one */
+    assert_true(leader_lists_address("10.0.0.1,10.0.0.11", "10.0.0.11"));
+    assert_false(leader_lists_address("10.0.0.1,10.0.0.11", "10.0.0.12"));
+    assert_false(leader_lists_address("10.0.0.1,,10.0.0.2", ""));
+}
+
+static void who_asks_again_is_told_the_end_again(void **state)
+{
+    const struct rdzv_config c = settings(1, 1, 0);
+    struct leader *l = make();
+    (void)state;
+    join_as(l, "a", &c, 0, "");
+    say(l, RDZV_DONE, "a", 1);
+    assert_int_equal(news(l, "a")->kind, RDZV_NEWS_END);
+    event(l, LEADER_TOLD, "a");
+    while (leader_next_fresh(l))
+        ;
+    assert_int_equal(join_as(l, "a", &c, 0, leader_instance(l)), 0);
+    assert_ptr_equal(leader_next_fresh(l), leader_find(l, "a"));
+    leader_destroy(l);
+}
+
+static void a_line_of_no_known_kind_is_refused(void **state)
+{
+    static const char text[] = "@wonder node=a\n";
+    struct leader *l = make();
+    struct err e;
+    (void)state;
+    assert_int_equal(leader_replay(l, text, strlen(text), now, &e), ERR_CORRUPT);
+    assert_string_equal(e.text, "a line begins with '@wonder node=a', which no version writes");
+    leader_destroy(l);
+}
+
 /* --- any order of events */
 
 static uint32_t dice = 1;
@@ -682,6 +739,9 @@ int main(void)
         cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
         cmocka_unit_test(a_cause_is_told_whole_and_as_utf8),
         cmocka_unit_test(another_format_is_refused_with_a_sentence),
+        cmocka_unit_test(nodes_elsewhere_get_an_address_that_they_reach),
+        cmocka_unit_test(who_asks_again_is_told_the_end_again),
+        cmocka_unit_test(a_line_of_no_known_kind_is_refused),
         cmocka_unit_test(no_order_of_events_breaks_a_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
