@@ -344,6 +344,76 @@ static void nonsense_is_refused_with_a_reason(void **state)
     end(&j);
 }
 
+static void settings_beyond_their_bounds_make_no_job(void **state)
+{
+#define BAD(field, v)                                                                                                  \
+    {                                                                                                                  \
+        offsetof(struct rdzv_config, field), sizeof((struct rdzv_config *)0)->field, v                                 \
+    }
+    static const struct {
+        size_t at, bytes;
+        int64_t v;
+    } bad[] = {BAD(min_nodes, 0),     BAD(min_nodes, 3),          BAD(max_nodes, RDZV_NODES_MAX + 1),
+               BAD(max_restarts, -1), BAD(max_node_failures, -1), BAD(join_timeout_ms, 0),
+               BAD(last_call_ms, -1), BAD(silence_ms, 0),         BAD(kill_ms, -1),
+               BAD(hold_ms, -1),      BAD(blank_ms, -1),          BAD(restart_window_ms, -1),
+               BAD(backoff_ms, -1),   BAD(backoff_ms, 1 << 30),   BAD(backoff_reset_ms, -1),
+               BAD(order, 3),         BAD(first_round, 0),        BAD(first_round, INT64_MIN)};
+#undef BAD
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct rdzv_config c = job_config(2, 2, 0);
+        struct rdzv *r = NULL;
+        struct err e;
+        memcpy((char *)&c + bad[i].at, &bad[i].v, bad[i].bytes); /* the low bytes are first here */
+        if (rdzv_create(&r, &c, &e) != -EINVAL)
+            fail_msg("the field at %zu is taken as %lld", bad[i].at, (long long)bad[i].v);
+    }
+}
+
+/* Texts that do not end, and ports that are none. Nothing changes. */
+static void a_join_out_of_bounds_is_refused(void **state)
+{
+    const struct rdzv_event good = {.kind = RDZV_JOIN, .node = "a", .slots = 1, .node_rank = -1};
+    struct job j = begin(1, 1, 0);
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        struct rdzv_event ev = good;
+        ev.port = i == 0 ? -1 : i == 1 ? 65536 : 0;
+        if (i == 2)
+            memset(ev.addr, 'x', sizeof ev.addr);
+        if (i == 3)
+            memset(ev.addrs, 'x', sizeof ev.addrs);
+        if (i == 4)
+            memset(ev.role, 'x', sizeof ev.role);
+        if (i == 5)
+            memset(ev.cause.text, 'x', sizeof ev.cause.text);
+        if (i == 6)
+            ev.kind = (enum rdzv_event_kind)(RDZV_TICK + 1);
+        if (i == 7)
+            memset(ev.node, 'x', sizeof ev.node);
+        assert_int_equal(step_event(&j, &ev), ERR_REFUSED);
+        assert_int_equal(rdzv_nodes(j.r), 0);
+    }
+    struct rdzv_event last = good;
+    last.port = 65535;
+    assert_int_equal(step_event(&j, &last), 0);
+    end(&j);
+}
+
+static void only_a_larger_round_grows(void **state)
+{
+    struct rdzv_news news = {.kind = RDZV_NEWS_STOP, .why = RDZV_WHY_RESIZE, .cause.text = RDZV_GROWS};
+    (void)state;
+    assert_true(rdzv_news_grows(&news));
+    news.why = RDZV_WHY_DRAIN;
+    assert_false(rdzv_news_grows(&news));
+    news = (struct rdzv_news){.kind = RDZV_NEWS_STOP, .why = RDZV_WHY_RESIZE, .cause.text = "node 'a' leaves"};
+    assert_false(rdzv_news_grows(&news));
+    news = (struct rdzv_news){.kind = RDZV_NEWS_ROUND, .why = RDZV_WHY_RESIZE, .cause.text = RDZV_GROWS};
+    assert_false(rdzv_news_grows(&news));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -366,6 +436,9 @@ int main(void)
         cmocka_unit_test(training_that_completes_during_a_drain_has_succeeded),
         cmocka_unit_test(too_few_nodes_in_time_fail_the_job),
         cmocka_unit_test(nonsense_is_refused_with_a_reason),
+        cmocka_unit_test(settings_beyond_their_bounds_make_no_job),
+        cmocka_unit_test(a_join_out_of_bounds_is_refused),
+        cmocka_unit_test(only_a_larger_round_grows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
