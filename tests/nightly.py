@@ -33,6 +33,10 @@ def mutants(out):
     return ["/usr/bin/python3", str(ROOT / "tests" / "mutants.py"), str(out / "mutants")]
 
 
+def mutants_drawn(out):
+    return ["/usr/bin/python3", str(ROOT / "tests" / "mutants_drawn.py"), "--seed", str(int(time.time() // 86400)), str(out / "mutants")]
+
+
 def chaos(out):
     test = ROOT / "tests" / "e2e" / "elastic" / "test_trainer_chaos.py"
     return ["env", "CRUN_CHAOS_SECONDS=3600", "/usr/bin/python3", "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", str(test)]
@@ -64,13 +68,14 @@ STEPS = {  # name: (what it is, command, hours at most)
     "tsan": ("launcher, rendezvousd, common, collectives, loader, checkpoints under ThreadSanitizer", dev("test", "--tsan"), 6),
     "peer": ("beside PyPI's PyTorch", dev("peer"), 3),
     "mutants": ("faults sown into the programs, each of which a fast test must see", mutants, 3),
+    "mutants-drawn": ("100 more, drawn by the day: nine of ten must be seen", mutants_drawn, 3),
     "chaos": ("an hour of chaos over each home, while trainer trains", chaos, 6),
     "demo": ("two processes, one killed", demo, 1),
     "bench": ("benchmarks with their aims", dev("bench"), 2),
     "arm": ("C tests, conformance and DDP for aarch64, under qemu-user", dev("arm-test"), 4),
     "debian-13": ("build, demo and test in a fresh Debian 13", debian_13, 4),
 }
-FIGURES = {"mutants": r".*: (missed|does not build),", "bench": r"(?!\[|ninja|▶|Full log)", "chaos": r".* faults, "}  # step: lines that are worth a look also where all is well
+FIGURES = {"mutants": r".*: (missed|does not build),", "mutants-drawn": r".*: missed,", "bench": r"(?!\[|ninja|▶|Full log)", "chaos": r".* faults, "}  # step: lines that are worth a look also where all is well
 
 
 def end(p):
