@@ -287,6 +287,31 @@ static void who_answers_nothing_is_given_up_before_its_requests_overflow(void **
     client_finish(&c);
 }
 
+/* Of what it says nothing can be believed: the connection is given up. */
+static void who_makes_no_sense_is_given_up(void **state)
+{
+    static const struct client_reply nonsense[] = {{.kind = REPLY_OTHER, .text = ""},
+                                                   {.kind = REPLY_STATUS, .text = "OK", .len = 2},
+                                                   {.kind = REPLY_RECORD, .text = "kind=other seq=1", .len = 16}};
+    struct client c;
+    int64_t now = BEGIN_MS, ms;
+    (void)state;
+    for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
+        begin_next(&c, false, &now);
+        client_step(&c, &(struct client_event){.kind = CLIENT_REPLY, .reply = nonsense[i]}, now += 10); /* to NEXT */
+        assert_true(takes(&c, CLIENT_HANG_UP, &ms));
+        client_finish(&c);
+    }
+    begin_next(&c, false, &now);
+    says(&c, "", now += 10);
+    assert_false(takes(&c, CLIENT_HANG_UP, &ms));
+    c.asked_first = c.asked_last; /* nothing is asked */
+    c.next_open = false;
+    says(&c, "", now += 10);
+    assert_true(takes(&c, CLIENT_HANG_UP, &ms));
+    client_finish(&c);
+}
+
 /* --- any order of events */
 
 static uint32_t drawn = 1;
@@ -414,6 +439,7 @@ int main(void)
         cmocka_unit_test(a_failure_is_not_told_of_the_next_round),
         cmocka_unit_test(a_failure_is_not_told_after_the_end),
         cmocka_unit_test(who_answers_nothing_is_given_up_before_its_requests_overflow),
+        cmocka_unit_test(who_makes_no_sense_is_given_up),
         cmocka_unit_test(no_server_breaks_a_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
