@@ -147,8 +147,8 @@ struct leader_event {
  * machine), ERR_MISMATCH (settings differ; the text names both), -EAGAIN (not decided yet: ask again), -ENOMEM. */
 int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms, struct err *e);
 
-/* The invariants of the leader itself; those of its machine are rdzv_check()'s. 0, or ERR_CORRUPT naming the broken one.
- * Costs a walk over all members: leader_step() looks after each event that changes the machine's state, and
+/* The invariants of the leader itself; those of its machine are rdzv_check()'s. 0, or ERR_CORRUPT naming the broken
+ * one. Costs a walk over all members: leader_step() looks after each event that changes the machine's state, and
  * leader_restore() at what it has read. In leader_step() a broken one ends the job, as one of the machine's does. */
 int leader_check(const struct leader *l, struct err *e);
 

@@ -87,6 +87,18 @@ static void the_best_host_is_dialled_once_all_have_answered(void **state)
     }
 }
 
+/* It may take that long until the others are there, too. */
+static void a_host_that_is_dialled_has_a_silence_at_least(void **state)
+{
+    struct hosts h = three();
+    step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, 100);
+    for (int k = 0; k < 3; k++)
+        hears(&h, k, 0, 0, false, 100);
+    assert_dials(&h, 0);
+    assert_in_range(h.leave_at, 100 + SILENCE, 100 + 3 * SILENCE);
+    assert_in_range(h.due, 101, h.leave_at);
+}
+
 static void late_answers_are_not_waited_for(void **state)
 {
     struct hosts h = three();
@@ -288,6 +300,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_best_host_is_dialled_once_all_have_answered),
+        cmocka_unit_test(a_host_that_is_dialled_has_a_silence_at_least),
         cmocka_unit_test(late_answers_are_not_waited_for),
         cmocka_unit_test(a_host_that_acknowledges_nothing_is_left_for_another_and_loses_ties),
         cmocka_unit_test(a_newcomer_whose_host_hears_too_few_looks_again_soon),
