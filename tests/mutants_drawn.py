@@ -23,7 +23,7 @@ SHARE = 0.9
 # Globs of the sources of an area, its unit tests, its slower tests.
 AREAS = {
     "rendezvous, machine": (["common/rdzv/machine/*.c"], ["rdzv_elastic", "rdzv_scenarios", "rendezvousd_rdzv_verbs", "rdzv_log", "leader"], ["rdzv_sim"]),
-    "rendezvous, leader": (["common/rdzv/leader/*.c"], ["leader", "seats", "presence", "rdzv_log", "rendezvousd_jobs_seats", "rendezvousd_jobs", "rdzv_scenarios", "rendezvousd_rdzv_verbs"],
+    "rendezvous, leader": (["common/rdzv/leader/*.c"], ["leader", "keeper", "seats", "presence", "rdzv_log", "rendezvousd_jobs_seats", "rendezvousd_jobs", "rdzv_scenarios", "rendezvousd_rdzv_verbs"],
                            ["rdzv_sim", "rdzv_listed"]),
     "rendezvous, client": (["common/rdzv/client/*.c"], ["client", "election", "hosts", "lease"], [*(f"launcher_rdzv_client_tcp_{i}" for i in range(1, 5)), "rdzv_listed", "rdzv_elect"]),
     "agent": (["launcher/agent/machine/*.c"], ["launcher_agent", "launcher_farewell"], []),

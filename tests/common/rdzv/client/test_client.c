@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/job/exitcode.h"
 #include "common/rdzv/client/client.h"
 
 enum { PATIENCE_MS = 3000, BEGIN_MS = 100000 };
@@ -312,6 +313,42 @@ static void who_makes_no_sense_is_given_up(void **state)
     client_finish(&c);
 }
 
+/* Its JOIN is refused for good. */
+static void check_refusal(const char *run_id, const char *answer, int code, const char *text)
+{
+    const struct client_options o = {
+        .heartbeat_ms = 1000, .connect_ms = 60000, .run_id = run_id, .node = "n", .endpoint = "h:1"};
+    const struct client_reply reply = {.kind = REPLY_ERROR, .text = answer, .len = strlen(answer)};
+    struct client c;
+    int64_t now = BEGIN_MS;
+    bool failed = false;
+    client_init(&c, &o);
+    client_step(&c, &(struct client_event){.kind = CLIENT_JOIN}, now);
+    client_step(&c, &(struct client_event){.kind = CLIENT_DIALLED}, now += 10);
+    client_step(&c, &(struct client_event){.kind = CLIENT_READY}, now += 10);
+    client_step(&c, &(struct client_event){.kind = CLIENT_REPLY, .reply = reply}, now += 10);
+    for (const struct client_effect *fx; (fx = client_effect(&c)); client_done(&c))
+        if (fx->kind == CLIENT_FAILED) {
+            failed = true;
+            assert_int_equal(fx->code, code);
+            if (!strstr(fx->text, text))
+                fail_msg("'%s', expected '%s'", fx->text, text);
+        }
+    assert_true(failed);
+    client_finish(&c);
+}
+
+static void a_join_that_is_refused_for_good_says_what_to_do(void **state)
+{
+    (void)state;
+    check_refusal("none", "REFUSED run id 'none' is shared", EXIT_USAGE_ERROR, "no --rdzv-id is given");
+    check_refusal("j", "REFUSED run id 'j' is shared", EXIT_USAGE_ERROR, "--rdzv-id 'j' is no name of one job alone");
+    check_refusal("j", "REFUSED the job is over", EXIT_UNAVAILABLE, "h:1 refused this node: the job is over");
+    check_refusal("j", "DIFFERS nnodes 1:1", EXIT_MISMATCH, "settings differ from those of job 'j' at h:1: nnodes");
+    check_refusal("j", "NOAUTH who are you", EXIT_USAGE_ERROR, "does not admit this node: who are you");
+    check_refusal("j", "ERR unknown command", EXIT_UNAVAILABLE, "h:1 answers, but is no rendezvous");
+}
+
 /* --- any order of events */
 
 static uint32_t drawn = 1;
@@ -440,6 +477,7 @@ int main(void)
         cmocka_unit_test(a_failure_is_not_told_after_the_end),
         cmocka_unit_test(who_answers_nothing_is_given_up_before_its_requests_overflow),
         cmocka_unit_test(who_makes_no_sense_is_given_up),
+        cmocka_unit_test(a_join_that_is_refused_for_good_says_what_to_do),
         cmocka_unit_test(no_server_breaks_a_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

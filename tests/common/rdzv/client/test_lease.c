@@ -104,6 +104,8 @@ static void silence_names_the_side_that_was_still_and_the_knob(void **state)
     assert_string_equal(silence_text(6100, 5800, text),
                         "nothing was heard of the rendezvous for 6100 ms (--rdzv-conf keep_alive_interval, "
                         "keep_alive_max_attempt), of which this crun itself stood still for 5800 ms");
+    assert_non_null(strstr(silence_text(6100, SILENCE_STILL_MS, text), "stood still for 250 ms"));
+    assert_non_null(strstr(silence_text(6100, SILENCE_STILL_MS - 1, text), "though this crun listened"));
     silence_text(INT64_MAX, INT64_MAX, text);
     assert_true(strlen(text) < SILENCE_TEXT_MAX - 1);
 }
