@@ -53,18 +53,41 @@ static int check_piece(const struct piece *p, const int64_t *counts, int ntensor
                : err_set(e, -EINVAL, "a rank holds an impossible piece of tensor %d of a checkpoint", (int)p->tensor);
 }
 
-/* Has any element of a's segments a place in b? */
+static bool of_one_block(const struct piece *a, const struct piece *b)
+{
+    return a->row == b->row && a->col == b->col && a->cols == b->cols;
+}
+
+/* Has any element of a, of another block of the tensor, its place in b, too? */
 static bool overlap(const struct piece *a, const struct piece *b)
 {
+    const bool apart = a->col + a->cols <= b->col || b->col + b->cols <= a->col;
     int64_t from = max_i64(whole_of(a, a->first), whole_of(b, b->first)), first;
     const int64_t to = 1 + min_i64(whole_of(a, a->end - 1), whole_of(b, b->end - 1));
-    for (struct segment g; from < to && piece_segment(a, from, to, &g); from = g.whole + g.n)
+    for (struct segment g; !apart && from < to && piece_segment(a, from, to, &g); from = g.whole + g.n)
         if (piece_range(b, g.whole, g.whole + g.n, &first) > 0)
             return true;
     return false;
 }
 
-/* The n pieces of tensor t that are saved are all of it, each element once: as many, and no two of them overlap. */
+static int compare(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_place(const void *left, const void *right)
+{
+    const struct piece *a = *(const struct piece *const *)left, *b = *(const struct piece *const *)right;
+    const int by[] = {compare(a->tensor, b->tensor), compare(a->row, b->row), compare(a->col, b->col),
+                      compare(a->cols, b->cols), compare(a->first, b->first)};
+    for (size_t i = 0; i < sizeof by / sizeof *by; i++)
+        if (by[i])
+            return by[i];
+    return 0;
+}
+
+/* The n pieces of tensor t that are saved, by their places, are all of it, each element once: as many, and no two of
+ * them overlap. */
 static int check_saved(const struct piece *const *saved, size_t n, int t, int64_t count, struct err *e)
 {
     int64_t all = 0;
@@ -73,16 +96,15 @@ static int check_saved(const struct piece *const *saved, size_t n, int t, int64_
     if (all != count)
         return err_set(e, -EINVAL, "ranks save %" PRId64 " elements of tensor %d of a checkpoint: expected %" PRId64,
                        all, t, count);
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < i; k++)
-            if (overlap(saved[i], saved[k]))
-                return err_set(e, -EINVAL, "two ranks save the same elements of tensor %d of a checkpoint", t);
-    return 0;
-}
-
-static int by_tensor(const void *a, const void *b)
-{
-    return (*(const struct piece *const *)a)->tensor - (*(const struct piece *const *)b)->tensor;
+    bool twice = false;
+    for (size_t i = 1, block = 0; i < n && !twice; i++) {
+        const bool goes_on = of_one_block(saved[i - 1], saved[i]);
+        block = goes_on ? block : i;
+        twice = goes_on && saved[i]->first < saved[i - 1]->end;
+        for (size_t k = 0; k < block && !twice; k++)
+            twice = overlap(saved[i], saved[k]);
+    }
+    return twice ? err_set(e, -EINVAL, "two ranks save the same elements of tensor %d of a checkpoint", t) : 0;
 }
 
 static int check_cover(const struct exchange *x, const int64_t *counts, int ntensors, struct err *e)
@@ -97,7 +119,7 @@ static int check_cover(const struct exchange *x, const int64_t *counts, int nten
             saved[n++] = &x->pieces[i];
     }
     if (rc == 0)
-        qsort(saved, n, sizeof *saved, by_tensor);
+        qsort(saved, n, sizeof *saved, by_place);
     for (int t = 0; t < ntensors && rc == 0; t++) {
         size_t to = from;
         while (to < n && saved[to]->tensor == t)

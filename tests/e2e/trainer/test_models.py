@@ -290,4 +290,4 @@ def test_every_shipped_model_is_on_the_page():
     page = pathlib.Path(ROOT, "docs/guide/models.md").read_text()
     names = run(TRAINER, "--train-data", "null", "--num-labels", 2, "--arch", "none").stderr
     listed = re.search(r"expected one of (.*), or a file", names).group(1).split(", ")
-    assert len(listed) == 27 and all(f"`{n}`" in page for n in listed), listed
+    assert len(listed) == 28 and all(f"`{n}`" in page for n in listed), listed

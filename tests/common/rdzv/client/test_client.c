@@ -420,8 +420,9 @@ static void any_event(struct client *c, const struct client_options *o, int64_t 
         ev.kind = CLIENT_DIALLED;
     if (c->connected && !c->up && draw(2))
         ev.kind = CLIENT_READY;
-    if ((ev.kind == CLIENT_JOIN && c->mode == CLIENT_RUNNING) || (ev.kind == CLIENT_ADDRESS && !o->elected) || (ev.kind == CLIENT_DIRECT && draw(8)) ||
-        (ev.kind == CLIENT_DIALLED && !c->dialling) || (ev.kind == CLIENT_STORE_FAILED && draw(30)))
+    if ((ev.kind == CLIENT_JOIN && c->mode == CLIENT_RUNNING) || (ev.kind == CLIENT_ADDRESS && !o->elected) ||
+        (ev.kind == CLIENT_DIRECT && draw(8)) || (ev.kind == CLIENT_DIALLED && !c->dialling) ||
+        (ev.kind == CLIENT_STORE_FAILED && draw(30)))
         return; /* not what the shell does, or too often */
     ev.error = ev.kind == CLIENT_DIALLED                    ? errors[draw(5)]
                : ev.kind == CLIENT_TROUBLE && draw(30) == 0 ? 1
