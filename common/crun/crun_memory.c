@@ -8,19 +8,26 @@
  *
  * The second process runs on a small stack, but with the thread-local variables of its maker, so it may only make
  * system calls that cannot fail: a failure would set errno. */
+#include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/crun/crun_page.h"
 #include "common/crun/crun_self.h"
 
+enum { CLOSE_S = 2 };
+
 static _Alignas(16) char stack[16 << 10];
 static pid_t maker;
+static _Atomic uint32_t closed; /* it has no files any more */
 
 static int sleep_till_killed(void *unused)
 {
@@ -28,6 +35,8 @@ static int sleep_till_killed(void *unused)
     syscall(SYS_prctl, PR_SET_NAME, CRUN_MEMORY_NAME, 0, 0, 0);
     syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     syscall(SYS_close_range, 0u, ~0u, 0u);
+    atomic_store(&closed, 1);
+    syscall(SYS_futex, &closed, FUTEX_WAKE, 1, NULL, NULL, 0);
     while (syscall(SYS_getppid) == maker) /* else it ended before the kernel knew that it is to tell us */
         syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0);
     syscall(SYS_exit_group, 0);
@@ -49,6 +58,10 @@ void libcrun_share_memory(void)
     maker = getpid();
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    clone(sleep_till_killed, stack + sizeof stack, CLONE_VM, NULL); /* may fail: then this process ends as others do */
+    atomic_store(&closed, 0); /* a fork()ed child's is its parent's */
+    const pid_t pid = clone(sleep_till_killed, stack + sizeof stack, CLONE_VM, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const struct timespec longest = {.tv_sec = CLOSE_S};
+    if (pid > 0) /* else this process ends as others do */
+        syscall(SYS_futex, &closed, FUTEX_WAIT, 0, &longest, NULL, 0);
 }

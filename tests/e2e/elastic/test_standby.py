@@ -264,7 +264,7 @@ def test_a_leader_that_the_list_lacks_is_named(cluster, folder):
     wait("the claim to be seen", lambda: all(pair.says(i)["state_id"] for i in range(3)))
     for places in (others[:1], others):
         node = cluster.node("--nnodes", 1, "--rdzv-endpoint", ",".join(places), "--rdzv-backend", "rendezvousd", "--rdzv-id", "j",
-                            "--rdzv-conf", "join_timeout=4")
+                            "--rdzv-conf", "join_timeout=10")
         assert node.wait() == 69, node.text()
         assert f"{pair.address(first)} leads, and --rdzv-endpoint {','.join(places)} does not name it: add it there" in node.text().splitlines()[-1], node.text()
 
