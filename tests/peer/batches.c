@@ -1,7 +1,7 @@
-/* batches FOLDER SIZE BATCH GROUP STEPS DIR: the batches that trainer makes of a folder of pictures with torchvision-v2's
- * augmentation (seed 0, one rank), for a comparison with another framework. GROUP as in --mix-group. Writes DIR/images
- * (STEPS, BATCH, SIZE, SIZE, 3) u8, augmented, but neither erased nor mixed, and DIR/log, whose lines are those of
- * trainer's --debug-batch-sha: how rows are erased and mixed, and a hash of all that. */
+/* batches FOLDER SIZE BATCH GROUP STEPS DIR: the batches that trainer makes of a folder of pictures with
+ * torchvision-v2's augmentation (seed 0, one rank), for a comparison with another framework. GROUP as in --mix-group.
+ * Writes DIR/images (STEPS, BATCH, SIZE, SIZE, 3) u8, augmented, but neither erased nor mixed, and DIR/log, whose
+ * lines are those of trainer's --debug-batch-sha: how rows are erased and mixed, and a hash of all that. */
 #include <stdio.h>
 #include <stdlib.h>
 
