@@ -4,6 +4,7 @@ A wheel and the debs list their programs, the code inside these, and the librari
 packages that dpkg has in it. check() asks others for the same: ldd what a program loads, dpkg whose that is. Time and names are the artefact's: the
 same artefact has the same bytes of it."""
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -31,6 +32,7 @@ def dpkg_version(package):
     return p.stdout if p.returncode == 0 else None
 
 
+@functools.lru_cache(None)
 def owner(path):
     """The package of Debian's that has a file here; None: none has."""
     for name in (str(path), os.path.realpath(path), str(path).removeprefix("/usr")):
@@ -42,7 +44,7 @@ def owner(path):
 
 def is_elf(path):
     with open(path, "rb") as f:
-        return path.is_file() and f.read(4) == b"\x7fELF"
+        return f.read(4) == b"\x7fELF"
 
 
 @contextlib.contextmanager

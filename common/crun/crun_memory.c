@@ -23,7 +23,7 @@
 #include "common/crun/crun_page.h"
 #include "common/crun/crun_self.h"
 
-enum { CLOSE_S = 2 };
+enum { CLOSE_S = 2 }; /* for the second process to close its files: on a busy machine it runs late */
 
 static _Alignas(16) char stack[16 << 10];
 static pid_t maker;

@@ -18,6 +18,7 @@
 static void fill_defaults(struct jobs_options *o)
 {
     o->now = o->now ? o->now : clock_ms;
+    o->wall_ms = o->wall_ms ? o->wall_ms : clock_wall_ms;
     o->epoch = o->epoch ? o->epoch : 1;
     o->max_jobs = o->max_jobs ? o->max_jobs : 1000;
     o->max_jobs_per_principal = o->max_jobs_per_principal ? o->max_jobs_per_principal : 100;
@@ -236,7 +237,7 @@ int job_create_(struct jobs *j, const char *run, const char *principal, struct j
     const struct leader_options o = {.run = run,
                                      .principal = principal,
                                      .number_after = j->numbered,
-                                     .wall_ms = j->o.now == clock_ms ? clock_wall_ms : NULL,
+                                     .wall_ms = j->o.wall_ms,
                                      .stepped = on_step,
                                      .traced = on_transition,
                                      .arg = job};

@@ -40,9 +40,10 @@ struct state_shared;
 #define JOBS_PAGE 500        /* members per page of addresses: less than 1 MiB as a field of a record */
 
 struct jobs_options {
-    int64_t (*now)(void); /* monotonic, ms; NULL: clock_ms */
-    uv_loop_t *loop;      /* NULL: the caller calls jobs_tick() no later than jobs_deadline() */
-    uint64_t epoch;       /* epoch of this daemon: 1, or counted in its state directory */
+    int64_t (*now)(void);     /* monotonic, ms; NULL: clock_ms */
+    int64_t (*wall_ms)(void); /* as of leader_options; NULL: clock_wall_ms */
+    uv_loop_t *loop;          /* NULL: the caller calls jobs_tick() no later than jobs_deadline() */
+    uint64_t epoch;           /* epoch of this daemon: 1, or counted in its state directory */
     /* in a crun that hosts its own job: "", "none" and "default" are ordinary run ids, and any admitted client may
      * join: principals are not compared */
     bool embedded;

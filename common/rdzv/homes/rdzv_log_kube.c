@@ -35,6 +35,7 @@ enum {
     CLAIM_MS = 3000,   /* a claim's D */
     OLD_S = 3600,
     STILL_MS = 10000,
+    TRIES = 5,       /* to have a Lease anew */
     AWAY_MS = 20000, /* an API server that is started again */
 };
 
@@ -420,11 +421,11 @@ static int begin_anew(struct kube_home *h, struct err *e)
 {
     char *record = strdup(h->now.log + max_i64((int64_t)strlen(h->now.log) - (int64_t)h->record, 0));
     int rc = record ? 0 : -ENOMEM;
-    while (rc == 0 && is_ours(h, h->epoch) && h->now.older[0])
+    for (int i = 0; i < TRIES && rc == 0 && is_ours(h, h->epoch) && h->now.older[0]; i++)
         rc = put_lease(h, &h->now.claim, record, "", h->now.seq, NULL);
     free(record);
     buf_clear(&h->text);
-    rc = rc < 0 || is_ours(h, h->epoch) ? rc : -EAGAIN;
+    rc = rc < 0 || (is_ours(h, h->epoch) && !h->now.older[0]) ? rc : -EAGAIN;
     return rc < 0 ? err_set(e, rc, "the Lease '%s' cannot be begun anew now", h->api.name) : 0;
 }
 

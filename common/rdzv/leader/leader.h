@@ -60,7 +60,7 @@ struct leader;
 struct leader_options {
     const char *run, *principal; /* copied; written into decisions; "": the home belongs to this run alone */
     uint64_t number_after;       /* the news of its instances are numbered above this */
-    int64_t (*wall_ms)(void);    /* how old a job is, which nobody led for a while; NULL: as old as it was then */
+    int64_t (*wall_ms)(void);    /* by which a job ages while nobody leads it; NULL, or 0: it does not */
     /* Called for every step of the machine; for a refused one with its code. May be NULL. */
     void (*stepped)(void *arg, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before,
                     const struct rdzv_effects *fx, int rc);

@@ -31,8 +31,9 @@ static int job_line(const struct leader *l, struct buf *out)
 int leader_age_line(const struct leader *l, int64_t now_ms, struct buf *out)
 {
     TRY(begin_line(out, "@age"));
-    if (l->o.wall_ms)
-        TRY(rdzv_field_int(out, "at", (long long)l->o.wall_ms()));
+    const int64_t wall = l->o.wall_ms ? l->o.wall_ms() : 0;
+    if (wall > 0)
+        TRY(rdzv_field_int(out, "at", (long long)wall));
     return rdzv_field_int(out, "ms", (long long)(now_ms - l->history.started_ms));
 }
 

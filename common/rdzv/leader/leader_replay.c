@@ -106,13 +106,15 @@ static int take_elder(struct reading *r, const char *p, size_t n, struct err *e)
     return 0;
 }
 
+#define AGE_MOST_MS (INT64_C(1) << 52) /* an older job is none */
+
 static int take_age(struct reading *r, const char *p, size_t n, struct err *e)
 {
     const long long at = rdzv_field_number(p, n, "at", 0);
     long long ms;
     TRY(number_field(p, n, "ms", &ms, e));
     const int64_t since = at > 0 && r->l->o.wall_ms ? r->l->o.wall_ms() - at : 0;
-    if (ms >= 0) {
+    if (ms >= 0 && ms < AGE_MOST_MS && since < AGE_MOST_MS) {
         r->l->history.counted_ms = r->now - ms;
         r->l->history.started_ms = r->now - ms - (since > 0 ? since : 0);
     }

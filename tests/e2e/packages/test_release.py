@@ -68,7 +68,7 @@ def deb(tmp_path, monkeypatch):
     (root / "DEBIAN/control").write_text(f"Package: crun-launcher\nVersion: 1\nArchitecture: {machine}\nMaintainer: nobody <a@b.invalid>\n"
                                          f"Depends: {', '.join(sorted(owners))}\nDescription: a test\n")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    assert run("dpkg-deb", "--root-owner-group", "--build", root, tmp_path / "crun-launcher_1.deb").returncode == 0
+    assert run("dpkg-deb", "--root-owner-group", "-Znone", "--build", root, tmp_path / "crun-launcher_1.deb").returncode == 0
     return tmp_path / "crun-launcher_1.deb"
 
 

@@ -17,12 +17,18 @@ int64_t rig_clock(void)
     return rig_now;
 }
 
+static int64_t no_wall_clock(void)
+{
+    return 0;
+}
+
 struct jobs *rig_jobs(const struct jobs_options *o)
 {
     struct jobs_options own = o ? *o : (struct jobs_options){0};
     struct jobs *j;
     struct err e;
     own.now = rig_clock;
+    own.wall_ms = no_wall_clock;
     if (jobs_create(&j, &own, &e) < 0)
         fail_msg("%s", e.text);
     return j;

@@ -2,9 +2,8 @@
  *
  * Bilinear and bicubic with antialiasing are to the bit what Pillow's Image.resize(BILINEAR or BICUBIC) defines: a
  * triangle or a cubic filter whose support grows with the reduction, weights in 22-bit fixed point, rounded to u8
- * between the passes. Area is what
- * OpenCV's INTER_AREA defines: the mean of the source over the output pixel's square, exact here and rounded once (half
- * up). */
+ * between the passes. Area is what OpenCV's INTER_AREA defines: the mean of the source over the output pixel's square,
+ * exact here and rounded once (half up). */
 #ifndef CRUN_WORKER_DATA_RESAMPLE_H
 #define CRUN_WORKER_DATA_RESAMPLE_H
 

@@ -230,18 +230,25 @@ static bool fails_again(struct client *c, int64_t *now)
     return found;
 }
 
+/* Its workers ran, and one has failed; it waits for the next round. */
+static void fail_in_round_1(struct client *c, int64_t *now)
+{
+    static const struct rdzv_cause cause = {.exit_code = 1};
+    begin_next(c, false, now);
+    says(c, "kind=round seq=1 round=1 why=start group_rank=1 group_world=2 rank_base=1 world_size=2", *now += 10);
+    assert_int_equal(c->mode, CLIENT_RUNNING);
+    client_step(c, &(struct client_event){.kind = CLIENT_FAIL, .cause = &cause}, *now += 10);
+    client_step(c, &(struct client_event){.kind = CLIENT_JOIN}, *now += 10);
+    assert_true(c->failing);
+}
+
 /* It is told again on a new connection, but not once the next round runs, even if no STOP came between. */
 static void a_failure_is_not_told_of_the_next_round(void **state)
 {
-    static const struct rdzv_cause cause = {.exit_code = 1};
     struct client c;
     int64_t now = BEGIN_MS, ms;
     (void)state;
-    begin_next(&c, false, &now);
-    says(&c, "kind=round seq=1 round=1 why=start group_rank=1 group_world=2 rank_base=1 world_size=2", now += 10);
-    assert_int_equal(c.mode, CLIENT_RUNNING);
-    client_step(&c, &(struct client_event){.kind = CLIENT_FAIL, .cause = &cause}, now += 10);
-    client_step(&c, &(struct client_event){.kind = CLIENT_JOIN}, now += 10);
+    fail_in_round_1(&c, &now);
     takes(&c, CLIENT_SEND, &ms);
     assert_true(fails_again(&c, &now));
     says(&c, "", now += 10); /* to FAIL */
@@ -256,15 +263,10 @@ static void a_failure_is_not_told_of_the_next_round(void **state)
 /* Nor once the rendezvous is given up: here while this node waits for the next round. */
 static void a_failure_is_not_told_after_the_end(void **state)
 {
-    static const struct rdzv_cause cause = {.exit_code = 1};
     struct client c;
     int64_t now = BEGIN_MS, ms;
     (void)state;
-    begin_next(&c, false, &now);
-    says(&c, "kind=round seq=1 round=1 why=start group_rank=1 group_world=2 rank_base=1 world_size=2", now += 10);
-    client_step(&c, &(struct client_event){.kind = CLIENT_FAIL, .cause = &cause}, now += 10);
-    client_step(&c, &(struct client_event){.kind = CLIENT_JOIN}, now += 10);
-    assert_true(c.failing);
+    fail_in_round_1(&c, &now);
     client_step(&c, &(struct client_event){.kind = CLIENT_TROUBLE, .error = 69, .text = "the folder hangs"}, now += 10);
     assert_true(takes(&c, CLIENT_FAILED, &ms));
     assert_int_equal(c.mode, CLIENT_OVER);

@@ -797,17 +797,26 @@ static void decisions_that_have_no_room_go_into_maps_and_what_nobody_names_goes(
     buf_free(&log);
 }
 
+/* It leads, and its log has outgrown the Lease. */
+static void lead_with_a_map(struct rdzv_home *a)
+{
+    struct buf big = large('b', 9000);
+    struct err e;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    check_log(a, "@reign epoch=1-x\n");
+    assert_int_equal(a->ops->append(a, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
+    buf_free(&big);
+}
+
 /* A log without its beginning would keep every node from leading. */
 static void a_job_whose_map_was_deleted_begins_anew(void **state)
 {
     struct rdzv_home *a = open_job(), *b = open_job();
     struct rdzv_claim seen;
-    struct buf big = large('b', 9000), log = {0};
+    struct buf log = {0};
     struct err e = {0};
     (void)state;
-    assert_int_equal(claim(a, &none, "1-x", &e), 1);
-    check_log(a, "@reign epoch=1-x\n");
-    assert_int_equal(a->ops->append(a, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
+    lead_with_a_map(a);
     assert_int_equal(append(a, "1-x", "two\n", &e), 1);
     api_kube_lose();
     see(b, &seen, "1-x", 0, false);
@@ -821,7 +830,6 @@ static void a_job_whose_map_was_deleted_begins_anew(void **state)
     check_log(b, "@reign epoch=2-y\nthree\n");
     a->ops->close(a);
     b->ops->close(b);
-    buf_free(&big);
     buf_free(&log);
 }
 
@@ -830,12 +838,10 @@ static void who_lacks_a_map_of_a_lease_that_is_another_ones_changes_nothing(void
 {
     struct rdzv_home *a = open_job(), *b = open_job();
     struct rdzv_claim seen;
-    struct buf big = large('b', 9000), log = {0};
+    struct buf log = {0};
     struct err e = {0};
     (void)state;
-    assert_int_equal(claim(a, &none, "1-x", &e), 1);
-    check_log(a, "@reign epoch=1-x\n");
-    assert_int_equal(a->ops->append(a, &(struct rdzv_write){.decision = &big, .epoch = "1-x"}, &e), 1);
+    lead_with_a_map(a);
     see(b, &seen, "1-x", 0, false);
     assert_int_equal(claim(b, &seen, "2-y", &e), 1);
     api_kube_lose();
@@ -843,7 +849,6 @@ static void who_lacks_a_map_of_a_lease_that_is_another_ones_changes_nothing(void
     see(b, &seen, "2-y", 0, false);
     a->ops->close(a);
     b->ops->close(b);
-    buf_free(&big);
     buf_free(&log);
 }
 

@@ -627,6 +627,24 @@ static void who_asks_again_is_told_the_end_again(void **state)
     leader_destroy(l);
 }
 
+/* Numbers of a log that no clock has been at. */
+static void an_age_beyond_all_times_is_passed_over(void **state)
+{
+#define JOB "@job format=2 run=r principal=alice instance=1 v=1 nnodes=1:1\n"
+    static const char *const logs[] = {JOB "@age ms=9223372036854775807\n", JOB "@age ms=-1\n",
+                                       JOB "@age at=1 ms=9223372036854775807\n",
+                                       JOB "@age at=9223372036854775807 ms=0\n"};
+    (void)state;
+    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+        struct leader *l = make();
+        struct err e;
+        if (leader_replay(l, logs[i], strlen(logs[i]), now, &e) < 0)
+            fail_msg("%s", e.text);
+        assert_in_range(leader_history(l)->started_ms, 0, now);
+        leader_destroy(l);
+    }
+}
+
 static void a_line_of_no_known_kind_is_refused(void **state)
 {
     static const char text[] = "@wonder node=a\n";
@@ -741,6 +759,7 @@ int main(void)
         cmocka_unit_test(another_format_is_refused_with_a_sentence),
         cmocka_unit_test(nodes_elsewhere_get_an_address_that_they_reach),
         cmocka_unit_test(who_asks_again_is_told_the_end_again),
+        cmocka_unit_test(an_age_beyond_all_times_is_passed_over),
         cmocka_unit_test(a_line_of_no_known_kind_is_refused),
         cmocka_unit_test(no_order_of_events_breaks_a_rule),
     };
