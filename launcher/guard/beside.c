@@ -16,7 +16,7 @@
 
 #define REAP_MS 20 /* ms for the kernel to finish a process's end, unless a disk blocks it */
 
-/* A child without an exit signal; under qemu-user, which refuses such a one, a common one that the tree spares. */
+/* Make a child without an exit signal. Where qemu-user refuses that, make an ordinary one, and have tree.c spare it. */
 static pid_t clone_silent(void)
 {
     pid_t pid = (pid_t)syscall(SYS_clone, 0, 0, 0, 0, 0);
