@@ -1,7 +1,7 @@
-/* The bilinear and the bicubic filter in AVX2: sums of products of two taps at a time. A weight has 22 bits and a sign:
- * its low 16 go through VPMADDWD, the others, -10 to 80, through VPMADDUBSW (those of a pair are -20 to 84 together, so
- * nothing saturates) into sums of 16 bits. These may wrap: they are shifted by 16. All is exact modulo 2^32, so the bits
- * are those of resample.c. Compiled with -mavx2. */
+/* The bilinear and the bicubic filter in AVX2: sums of products of two taps at a time. A weight has 22 bits and a
+ * sign: its low 16 go through VPMADDWD, the others, -10 to 80, through VPMADDUBSW (those of a pair are -20 to 84
+ * together, so nothing saturates) into sums of 16 bits. These may wrap: they are shifted by 16. All is exact modulo
+ * 2^32, so the bits are those of resample.c. Compiled with -mavx2. */
 #include <immintrin.h>
 #include <string.h>
 
