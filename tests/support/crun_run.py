@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import support
-from processes import WAIT, children, comm, end_all, marked, state, wait
+from processes import WAIT, children, comm, end_all, marked, programs, state, wait
 
 REPO, BUILD, CRUN = map(str, (support.ROOT, support.BUILD, support.CRUN))
 WORKER = os.path.join(REPO, "tests", "e2e", "launcher", "worker.py")
@@ -54,7 +54,7 @@ class Crun:
 
     def programs(self):
         """The same without those that only share the memory of a worker."""
-        return [pid for pid in self.processes() if comm(pid) != "job-memory"]
+        return programs(self.mark)
 
     def leftovers(self):
         return [n for n in os.listdir(self.tmp) if n.startswith("crun-")]

@@ -74,6 +74,11 @@ def children(pid):
     return found
 
 
+def programs(*marks):
+    """Of marked() those that do not only hold the memory of a worker."""
+    return [pid for pid in marked(*marks) if comm(pid) != "job-memory"]
+
+
 def command(pid):
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as f:

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from processes import marked
+from processes import programs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CRUN_BUILD", ROOT / "build"))
@@ -82,7 +82,7 @@ def free_port(host="127.0.0.1"):
 
 def worker_pid(run_id, rank):
     """Process id of a rank of a running job, None if there is none."""
-    return min(marked(f"TORCHELASTIC_RUN_ID={run_id}", f"RANK={rank}"), default=None)
+    return min(programs(f"TORCHELASTIC_RUN_ID={run_id}", f"RANK={rank}"), default=None)
 
 
 @contextlib.contextmanager

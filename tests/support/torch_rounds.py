@@ -5,7 +5,7 @@ import re
 import struct
 
 from crun_run import Crun
-from processes import marked, wait
+from processes import programs, wait
 from support import LIBCRUN, ROOT
 
 INPROCESS = ROOT / "docs" / "examples" / "ddp_inprocess.py"
@@ -70,7 +70,7 @@ class Rounds:
         """-> the warm spare, once it waits: torch is imported"""
         def found():
             with contextlib.suppress(OSError):
-                return next((p for p in marked(self.crun.mark, "CRUN_SPARE=1") if p not in pids.values() and waits(p)), None)
+                return next((p for p in programs(self.crun.mark, "CRUN_SPARE=1") if p not in pids.values() and waits(p)), None)
         return wait("a warm spare", found, 240)
 
     def end(self):

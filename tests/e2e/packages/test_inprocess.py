@@ -12,7 +12,7 @@ import types
 
 import pytest
 
-from processes import marked, state, wait
+from processes import programs, state, wait
 from support import LIBCRUN, ROOT, run
 from torch_rounds import steps_of, waits
 
@@ -278,7 +278,7 @@ main()
 
 def waiting_spares(crun):
     found = []
-    for pid in marked(crun.mark, "CRUN_SPARE=1"):
+    for pid in programs(crun.mark, "CRUN_SPARE=1"):
         with contextlib.suppress(OSError):
             found += [pid] if waits(pid) else []
     return found

@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 
-from processes import children, marked, state, wait
+from processes import children, programs, state, wait
 from stand import Stand
 from support import CRUN, ROOT, worker_pid
 from tensors import newest
@@ -242,7 +242,7 @@ def check_no_step_is_lost(text, recoveries, ahead=1):
 def held_spares(run_id):
     """pids of spares that wait for a round: their pages say hold (common/crun/crun_page.h)."""
     found = []
-    for pid in marked(f"TORCHELASTIC_RUN_ID={run_id}", "CRUN_SPARE=1"):
+    for pid in programs(f"TORCHELASTIC_RUN_ID={run_id}", "CRUN_SPARE=1"):
         try:
             for fd in os.scandir(f"/proc/{pid}/fd"):
                 if "crun-page" in os.readlink(fd.path):
